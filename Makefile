@@ -24,16 +24,18 @@ studies: $(VENV)/.with-test build ## do the studies of notebooks/studies at full
 		$(BIN)/python scripts/run_notebooks.py notebooks/studies/*.ipynb
 
 test: $(VENV)/.with-test build ## run all tests: Python, C under sanitizers, notebooks
-	$(BIN)/pytest -n $(JOBS) --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
 
 test-long: $(VENV)/.with-test build ## the same with many more random cases, and fuzzing
-	BTRFS_MODEL_TESTS=long $(BIN)/pytest -n $(JOBS) --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
+	BTRFS_MODEL_TESTS=long $(BIN)/pytest -n $(JOBS) --dist loadfile --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
 	$(MAKE) -C native fuzz SECONDS=600 IMAGE=$$($(BIN)/python tests/support/corpus.py features/nodesize-4096)
 
 bench: $(VENV)/.with-bench build ## measure speed beside btrfs-progs and dissect.btrfs
 	$(BIN)/python -m bench --out out/bench.json
 
-docs: $(VENV)/.with-docs build ## make the site in out/site; notebooks that changed are run
+docs: $(VENV)/.with-docs build ## make the man page, and the site in out/site; notebooks that changed are run
+	mkdir -p out
+	$(BIN)/python -m btrfs_model.cli.man >out/btrfs-model.1
 	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -b html . out/site
 
 lint: $(VENV)/.with-lint build ## check style and types of Python and C, and the prose

@@ -2,9 +2,12 @@
 """What pyproject.toml cannot declare: the C kernels, and which Pythons a wheel of them serves.
 
 A wheel also has ``btrfs_model/data``: devices, machines, what was measured of the workloads, and
-samples of 2 MB at most.
+samples of 2 MB at most; and a man page, made from the options of the commands.
 """
 
+import os
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -20,7 +23,7 @@ DATA = [
     "kernel/counts/W[23]/*/image.zst",
     "kernel/features/*/image.zst",
     "kernel/log/scenarios/dir_new_subdirs/6.18/crash1.img.zst",
-    "kernel/log/nd/nd_20_5/5.10/committed1.img.zst",
+    "kernel/log/nd/nd_20_5/5.10/committed[12].img.zst",
     "kernel/log/nd/nd_20_5/6.1/crash2.img.zst",
     "kernel/log/nd/nd_20_5/6.1/replayed2.img.zst",
     "kernel/log/nd/nd_20_5/6.12/committed1.img.zst",
@@ -30,14 +33,23 @@ DATA = [
 ]
 
 
+MAN_PAGE = Path("build", "man", "btrfs-model.1")
+
+
 class BuildWithData(build_py):
-    """Copies the data beside the modules; in a clone they stay where they are."""
+    """Copies the data beside the modules, and makes the man page; a clone has no need of either."""
 
     def run(self) -> None:
         """Build, and copy for a wheel."""
         super().run()
         if self.editable_mode:
             return
+        MAN_PAGE.parent.mkdir(parents=True, exist_ok=True)
+        with MAN_PAGE.open("w") as page:
+            subprocess.run(
+                [sys.executable, "-m", "btrfs_model.cli.man"], check=True, stdout=page,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )  # fmt: skip
         for source in sorted({path for pattern in DATA for path in Path("data").glob(pattern)}):
             if source.is_file():
                 target = Path(self.build_lib, "btrfs_model", source)
@@ -51,5 +63,6 @@ abi = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"py_limited_api": 
 setup(
     cffi_modules=["native/build_ffi.py:ffibuilder"],
     cmdclass={"build_py": BuildWithData},
+    data_files=[("share/man/man1", [str(MAN_PAGE)])],
     options={"bdist_wheel": abi},
 )

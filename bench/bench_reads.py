@@ -66,7 +66,7 @@ def run() -> list[dict[str, Any]]:
         for name, options, bar in (
             ("as text", (), "<= 2"),
             ("as JSON", ("--json",), ""),
-            ("to Parquet", ("--parquet", parquet), "<= 2"),
+            ("to Parquet", ("--out", parquet), "<= 2"),
             ("on a disk", ("--device", "deskstar-7k500", "--total"), ""),
         ):
             seconds, used = _command(image, *options)

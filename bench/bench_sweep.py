@@ -59,11 +59,10 @@ def _send(count: int = 500) -> float:
 def _resume(store: Path) -> tuple[float, float]:
     """Seconds and megabytes of a process that plans and resumes many cells."""
     code = (
-        "import json, resource, sys, time\nstart = time.perf_counter()\nimport btrfs_model as bm\n"
-        "from bench.bench_sweep import simple\n"
+        "import json, sys, time\nstart = time.perf_counter()\nimport btrfs_model as bm\n"
+        "from bench.bench_sweep import simple\nfrom bench.timing import peak\n"
         "bm.sweep(simple, {'a': list(range(1000)), 'b': list(range(100))}, store=sys.argv[1])\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
-        "print(json.dumps([time.perf_counter() - start, peak]))"
+        "print(json.dumps([time.perf_counter() - start, peak() / 1e6]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(store)], check=True, stdout=subprocess.PIPE

@@ -22,12 +22,16 @@ def messages(step: Callable[[str], None]) -> list[Message]:
     found = []
     for one in run_all(all_names(), 1, step):
         for pair in one.speedups:
-            if pair.predicted is None:
+            reported, predicted = pair.reported, pair.predicted
+            if pair.alone:
+                continue
+            if predicted is None or predicted.untold or reported is None:
                 raise RuntimeError(f"no time predicted for {one.workload.name} {pair.case}")
+            # on the device that stands for one that the message does not name
+            on = predicted.alone or predicted
             found.append(
-                Message(f"message: {one.workload.name} {pair.case}", pair.reported.value,
-                        pair.predicted.value, pair.predicted.low, pair.predicted.high,
-                        pair.reported.low, pair.reported.high)
+                Message(f"message: {one.workload.name} {pair.case}", reported.value, on.value,
+                        on.low, on.high, reported.low, reported.high)
             )  # fmt: skip
     return found
 

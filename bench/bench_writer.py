@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import btrfs_model as bm
+from bench.timing import peak
 from btrfs_model.experiments.workloads import fiemap_shared, send_readahead
 
 GIB = 1 << 30
@@ -65,18 +65,14 @@ def moved_files(count: int = 60_000) -> bm.Filesystem:
     return fs
 
 
-def _silent(_: str) -> None:
-    pass
-
-
 def shared_extents() -> bm.Filesystem:
     """Build the workload fiemap-shared at its full scale."""
-    return fiemap_shared.build(fiemap_shared.INPUTS[-1], _silent)
+    return fiemap_shared.build(fiemap_shared.WORKLOAD.scaled(1))
 
 
 def inline_files() -> bm.Filesystem:
     """Build the workload send-readahead at its full scale."""
-    return send_readahead.build(send_readahead.INPUTS[-1], _silent)
+    return send_readahead.build(send_readahead.WORKLOAD.scaled(1))
 
 
 def _median(action: Callable[[], float]) -> float:
@@ -158,12 +154,6 @@ BUILDS: dict[str, Callable[..., bm.Filesystem]] = {
 }
 
 
-def _peak() -> int:
-    """Bytes of memory that this process had at most; getrusage() counts its parent's as well."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1]) << 10 if found else 0
-
-
 def _measure(name: str, *files: int) -> tuple[float, float]:
     """Seconds that a build takes in a process of its own, and its peak memory in GB."""
     command = [sys.executable, "-m", "bench.bench_writer", name, *map(str, files)]
@@ -225,7 +215,7 @@ def main() -> None:
     fs = BUILDS[name](*map(int, files))
     seconds = time.perf_counter() - start
     fs.close()
-    json.dump([seconds, _peak()], sys.stdout)
+    json.dump([seconds, peak()], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@
     for command in bm.read_stream(stream):
         print(command.name, command.attributes)
 
-The block ``if TYPE_CHECKING`` below is the list of the public names. Each is imported when it is
-first used, so that importing the package costs nothing.
+Each public name is imported when it is first used, so that importing the package costs nothing. The
+block ``if TYPE_CHECKING`` tells type checkers the same as the table below it; a test compares them.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from btrfs_model.backref.api import logical_ino as logical_ino
@@ -25,71 +24,119 @@ if TYPE_CHECKING:
     from btrfs_model.base.counters import counting as counting
     from btrfs_model.base.errors import BtrfsModelError as BtrfsModelError
     from btrfs_model.base.samples import sample as sample
+    from btrfs_model.base.version import __version__ as __version__
     from btrfs_model.behaviour import Behaviour as Behaviour
     from btrfs_model.behaviour import table
+    from btrfs_model.cost.answer import ratio as ratio
+    from btrfs_model.cost.device import Device as Device
+    from btrfs_model.cost.machine import Machine as Machine
     from btrfs_model.cost.receiver import receiver_calls as receiver_calls
     from btrfs_model.drawings.api import draw as draw
     from btrfs_model.experiments.replay import build as build
     from btrfs_model.experiments.replays import replay as replay
     from btrfs_model.experiments.sweep.api import sweep as sweep
     from btrfs_model.experiments.workloads.own import workload as workload
+    from btrfs_model.limits import Limits as Limits
     from btrfs_model.mount.writable import WritableFilesystem as WritableFilesystem
     from btrfs_model.native.choice import select
     from btrfs_model.questions.check import check as check
     from btrfs_model.questions.dumptree.statistics import tree_stats as tree_stats
     from btrfs_model.questions.fiemap.api import fiemap as fiemap
+    from btrfs_model.questions.fiemap.mounted import fiemap_mounted as fiemap_mounted
+    from btrfs_model.questions.fiemap.text import fiemap_text as _fiemap_text  # noqa: F401
+    from btrfs_model.questions.lasting import commit as commit
+    from btrfs_model.questions.lasting import fsync as fsync
     from btrfs_model.questions.logreplay import replay_log as replay_log
     from btrfs_model.questions.reads.walk import reads as reads
     from btrfs_model.questions.receive.api import receive as receive
+    from btrfs_model.questions.send.ioctl import SendResult as SendResult
     from btrfs_model.questions.send.ioctl import send as send
     from btrfs_model.questions.usage.files import extent_references as extent_references
     from btrfs_model.questions.usage.files import extents as extents
     from btrfs_model.questions.usage.space import du as du
+    from btrfs_model.scripts.run import script as script
     from btrfs_model.stream.reader import read_stream as read_stream
     from btrfs_model.stream.writer import StreamWriter as StreamWriter
     from btrfs_model.volume.filesystem import Filesystem as Filesystem
 
     open = Filesystem.open  # noqa: A001
     create = WritableFilesystem.mkfs
+    load = WritableFilesystem.load
     toggles = table
-    use_kernels = select
+    use_code = select
 
-else:
 
-    @cache
-    def _homes() -> dict[str, tuple[str, str]]:
-        """Return where each public name is: module, and name there."""
-        import ast
+_HOMES: Final = {
+    "_fiemap_text": "questions.fiemap.text:fiemap_text",
+    "Behaviour": "behaviour:Behaviour",
+    "BtrfsModelError": "base.errors:BtrfsModelError",
+    "Device": "cost.device:Device",
+    "Filesystem": "volume.filesystem:Filesystem",
+    "Limits": "limits:Limits",
+    "Machine": "cost.machine:Machine",
+    "SendResult": "questions.send.ioctl:SendResult",
+    "StreamWriter": "stream.writer:StreamWriter",
+    "__version__": "base.version:__version__",
+    "WritableFilesystem": "mount.writable:WritableFilesystem",
+    "build": "experiments.replay:build",
+    "check": "questions.check:check",
+    "commit": "questions.lasting:commit",
+    "counting": "base.counters:counting",
+    "create": "mount.writable:WritableFilesystem.mkfs",
+    "draw": "drawings.api:draw",
+    "du": "questions.usage.space:du",
+    "errors": "base:errors",
+    "extent_references": "questions.usage.files:extent_references",
+    "extents": "questions.usage.files:extents",
+    "fiemap": "questions.fiemap.api:fiemap",
+    "fiemap_mounted": "questions.fiemap.mounted:fiemap_mounted",
+    "fsync": "questions.lasting:fsync",
+    "load": "mount.writable:WritableFilesystem.load",
+    "logical_ino": "backref.api:logical_ino",
+    "open": "volume.filesystem:Filesystem.open",
+    "ratio": "cost.answer:ratio",
+    "read_stream": "stream.reader:read_stream",
+    "reads": "questions.reads.walk:reads",
+    "receive": "questions.receive.api:receive",
+    "receiver_calls": "cost.receiver:receiver_calls",
+    "replay": "experiments.replays:replay",
+    "replay_log": "questions.logreplay:replay_log",
+    "sample": "base.samples:sample",
+    "script": "scripts.run:script",
+    "send": "questions.send.ioctl:send",
+    "sweep": "experiments.sweep.api:sweep",
+    "toggles": "behaviour:table",
+    "tree_stats": "questions.dumptree.statistics:tree_stats",
+    "use_code": "native.choice:select",
+    "workload": "experiments.workloads.own:workload",
+}
+"""Where each public name is: the module below this package, and its name there."""
 
-        imported, public = {}, {}
-        module = ast.parse(__loader__.get_source(__name__))
-        (block,) = (node.body for node in module.body if isinstance(node, ast.If))
-        for node in block:
-            if isinstance(node, ast.ImportFrom):
-                (name,) = node.names
-                imported[name.name] = node.module
-                if name.asname:
-                    public[name.name] = (node.module, name.name)
-            else:
-                path = ast.unparse(node.value)
-                public[node.targets[0].id] = (imported[path.split(".")[0]], path)
-        return public
+_RENAMED: Final = {"use_kernels": "use_code"}
+"""Old names, which stay for one release."""
+
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         from operator import attrgetter
 
         if name == "__all__":
-            return sorted(_homes())
-        if name.startswith("_") or name not in _homes():
+            return sorted(name for name in _HOMES if not name.startswith("_"))
+        if name in _RENAMED:
+            from btrfs_model.base.arguments import warn_renamed
+
+            warn_renamed(f"bm.{name}", f"bm.{_RENAMED[name]}")
+            return __getattr__(_RENAMED[name])
+        if name not in _HOMES:
             from btrfs_model.base.nearest import did_you_mean
 
-            raise AttributeError(
-                f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, _homes())}"
-            )
-        module, path = _homes()[name]
-        value = attrgetter(path)(__import__(module, fromlist=path.split(".")[:1]))
+            nearest = "" if name.startswith("_") else did_you_mean(name, _HOMES)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest}")
+        module, _, path = _HOMES[name].partition(":")
+        first, *_ = path.split(".")
+        value = attrgetter(path)(__import__(f"btrfs_model.{module}", fromlist=[first]))
         globals()[name] = value
         return value
 
     def __dir__() -> list[str]:
-        return sorted(_homes())
+        return __getattr__("__all__")

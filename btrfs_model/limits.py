@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How much kernels remember and read ahead: what a behaviour says on or off of, in numbers.
+"""Sizes of the kernel's caches and readahead windows.
+
+A behaviour switches features; a limit sizes them.
 
 ::
 
@@ -23,6 +25,8 @@ _READAHEAD: Final = (
 )  # fmt: skip
 """Limits that may be 0, of 64 bits; the others are numbers of entries."""
 _MOST_ENTRIES: Final = 1 << 24
+_NO_LIMIT: Final = 2**64 - 1
+"""Of references, which are counted by 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Limits:
         ``send-backref-cache-17``.
     clone_refs : int
         An extent with more references is not cloned: ``SEND_MAX_EXTENT_REFS``, 1024, and 64 without
-        ``send-clone-refs-1024``.
+        ``send-clone-refs-1024``; without ``send-clone-refs-64`` there is no limit.
     fiemap_entries : int
         Extents that FIEMAP gathers between two searches, since 6.9: as many
         ``struct btrfs_fiemap_entry`` as a page of 4096 bytes holds (fiemap.c).
@@ -93,6 +97,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             least, most = (0, 2**63) if name in _READAHEAD else (1, _MOST_ENTRIES)
+            most = most if value != _NO_LIMIT or name != "clone_refs" else 2**64
             if value is not None and not least <= value < most:
                 raise ValueError(f"limits: {name} is {value}, which is not in [{least}, {most:,})")
 
@@ -111,11 +116,16 @@ class Limits:
             return _KERNELS
         return given if isinstance(given, Limits) else checked(cls)(**given)
 
+    def given(self) -> dict[str, int]:
+        """Return the limits that are not the kernel's, by name."""
+        mine, kernels = asdict(self), asdict(_KERNELS)
+        return {name: value for name, value in mine.items() if value != kernels[name]}
+
     def of_kernel(self, behaviour: Behaviour) -> Limits:
         """Return the limits with those filled in that the kernel's toggles decide about."""
         toggled = {
             "backref_cache_roots": 17 if Patch.SEND_BACKREF_CACHE_17 in behaviour else 12,
-            "clone_refs": 1024 if Patch.SEND_CLONE_REFS_1024 in behaviour else 64,
+            "clone_refs": _clone_refs(behaviour),
         }
         return replace(self, **{one: it for one, it in toggled.items() if self.turned(one) is None})
 
@@ -128,6 +138,13 @@ class Limits:
         """Return the limits of readahead, for tree blocks of a size."""
         values = {name: self.turned(name) for name in _READAHEAD}
         return {name: nodesize if value is None else value for name, value in values.items()}
+
+
+def _clone_refs(behaviour: Behaviour) -> int:
+    """Return ``SEND_MAX_EXTENT_REFS`` of a kernel."""
+    if Patch.SEND_CLONE_REFS_64 not in behaviour:
+        return _NO_LIMIT
+    return 1024 if Patch.SEND_CLONE_REFS_1024 in behaviour else 64
 
 
 _KERNELS: Final = Limits()

@@ -4,7 +4,8 @@
 ``kernels.h`` and what it includes are the only declarations: cffi reads the same text in the same
 order as the compiler, less the lines of the preprocessor. In API mode the compiler then checks what
 cffi understood. One of them, ``toggles.h``, is written anew from the table
-of toggles, ``btrfs_model/patches.py``.
+of toggles, ``btrfs_model/patches.py``. The module carries a digest of all of them, so that the
+import can tell it from one that was built of others.
 """
 
 import os
@@ -12,6 +13,7 @@ import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from cffi import FFI
 
@@ -36,9 +38,14 @@ def declarations(header: str) -> str:
     return re.sub(r"^#.*", "", (NATIVE / header).read_text(), flags=re.MULTILINE)
 
 
+def of_package(module: str) -> dict[str, Any]:
+    """Run a module of the package that needs nothing of it; return its names."""
+    return runpy.run_path(str(NATIVE.parent / "btrfs_model" / module))
+
+
 def toggles_header() -> str:
     """Text of ``toggles.h``: a bit for each toggle that a C kernel asks for."""
-    table = runpy.run_path(str(NATIVE.parent / "btrfs_model" / "patches.py"))["Patch"]
+    table = of_package("patches.py")["Patch"]
     toggles = "".join(f"\tBM_TOGGLE_{one.name},\n" for one in table if one.asked == "C")
     return f"""/* SPDX-License-Identifier: GPL-2.0-only */
 /*
@@ -68,9 +75,33 @@ ffibuilder.cdef("""extern "Python" {
                              uint8_t *out, size_t out_size);
     int bm_python_poll(void);
 }""")
+DIGEST = of_package("native/built.py")["digest"](NATIVE)
+ffibuilder.cdef("static const uint64_t BM_SOURCES;")
+ffibuilder.cdef("const char *bm_compiler(void); int bm_has_assertions(void);")
+BUILD = f"""#include "kernels.h"
+#define BM_SOURCES {DIGEST}ULL
+
+static const char *bm_compiler(void)
+{{
+#ifdef __clang__
+	return "clang " __clang_version__;
+#else
+	return "gcc " __VERSION__;
+#endif
+}}
+
+static int bm_has_assertions(void)
+{{
+#ifdef BM_ASSERTIONS
+	return 1;
+#else
+	return 0;
+#endif
+}}
+"""
 ffibuilder.set_source(
     "btrfs_model.native._native",
-    '#include "kernels.h"',
+    BUILD,
     # setuptools wants paths relative to the project
     sources=[f"native/{name}" for name in SOURCES],
     include_dirs=["native"],

@@ -40,6 +40,7 @@
 #include "writer/space/api.h"
 #include "bulk/api.h"
 
+#include "compress/api.h"
 #include "device/api.h"
 
 #endif

@@ -15,6 +15,7 @@ enum bm_counter {
 	BM_WORK_btrfs_search_slot,
 	BM_WORK_btrfs_search_old_slot,
 	BM_WORK_btrfs_search_slot_for_read,
+	BM_WORK_btrfs_search_forward,
 	BM_WORK_btrfs_next_old_leaf,
 	BM_WORK_btrfs_next_old_item,
 	BM_WORK_read_block_for_search,
@@ -24,6 +25,7 @@ enum bm_counter {
 	BM_WORK_btrfs_readahead_node_child,
 	BM_WORK_read_tree_block,
 	BM_WORK_submit_bio,
+	BM_WORK_data_reads,
 	/* backref.c, ulist.c */
 	BM_WORK_iterate_extent_inodes,
 	BM_WORK_extent_from_logical,
@@ -101,6 +103,7 @@ enum bm_counter {
 	BM_WORK_log_leaves_uncached_16m,
 	BM_WORK_log_leaves_uncached_8m,
 	BM_WORK_log_entries_visited,
+	BM_WORK_log_dentries_got,
 	BM_WORK_log_leaves_written,
 	BM_WORK_log_nodes_written,
 	/* walks of the model itself */

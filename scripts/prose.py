@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Look for turns of phrase that plain English does without, in what users read.
 
-That is papers, notebooks, the help of the command line and the docstrings of public names.
+That is papers, notebooks, the help of the command line and all docstrings.
 ``scripts/prose.py`` names each place, and what to write instead; the status is 1 if there is one.
 """
 
+import ast
 import inspect
 import re
 import sys
@@ -13,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jupytext
-
-import btrfs_model as bm
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = (
@@ -62,11 +61,11 @@ def texts() -> Iterator[tuple[str, str]]:
     for module in sorted(ROOT.glob("btrfs_model/cli/*.py")):
         for text in re.findall(r'"""(.*?)"""|help="([^"]+)"', module.read_text(), re.DOTALL):
             yield str(module.relative_to(ROOT)), inspect.cleandoc("".join(text))
-    for name in dir(bm):
-        public = getattr(bm, name)
-        for one in (public, *(vars(public).values() if inspect.isclass(public) else ())):
-            if text := inspect.getdoc(one):
-                yield f"bm.{name}", text
+    for module in sorted(ROOT.glob("btrfs_model/**/*.py")):
+        for node in ast.walk(ast.parse(module.read_text())):
+            kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+            if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                yield f"{module.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text
 
 
 def found() -> Iterator[str]:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write the table of ``README.md`` and its picture from a replay of all workloads at full scale.
+"""Write what pages show of a replay of all workloads at full scale.
 
-``scripts/readme.py`` replaces both. ``scripts/readme.py --check`` changes nothing, and says in
-which rows the table is not that of a replay.
+That is the two tables of ``README.md``, its picture, and ``docs/speedups.csv``. Without an argument
+they are replaced. ``scripts/readme.py --check`` changes nothing, and says in which rows they are
+not those of a replay.
 """
 
 import difflib
@@ -12,36 +13,77 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import pandas as pd
+
+from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.replays import default_jobs, run_all
 from btrfs_model.experiments.report import drawn
-from btrfs_model.experiments.verdicts import HEADINGS, Row, commit_row
+from btrfs_model.experiments.times import speedup_table
+from btrfs_model.experiments.verdicts import HEADINGS, Row, commit_row, pair_rows
 from btrfs_model.experiments.workloads import NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = "send-utimes"
+PAIRS = ("workload", "times of", "reported", "predicted", "measured", "verdict")
+
+
+def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [headings, ("---",) * len(headings), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    """Return rows as a table of Markdown, each commit with its link."""
-    lines = [HEADINGS, ("---",) * len(HEADINGS)]
+    """Return rows of commits as a table of Markdown, each commit with its link."""
+    lines = []
     for row in rows:
         title = f"[{row.message.title}]({row.message.url}) ({row.message.release})"
-        lines.append((f"{title}; `{row.workload}`, {row.case}", *row.cells))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        about = [f"{title}; `{row.workload}`, {row.case}"]
+        if series := row.message.series:
+            about.append(f"[Series of {series.number}]({series.url}), its last commit")
+        *figures, verdict = row.cells
+        if row.more:
+            verdict += f" <details><summary>Why</summary>{' '.join(row.more)}</details>"
+        lines.append((". ".join([*about, *filter(None, [row.alone])]), *figures, verdict))
+    return _table(HEADINGS, lines)
+
+
+def pairs(replays: Iterable[Replay]) -> str:
+    """Return the pairs of times of all messages as a table of Markdown."""
+    return _table(PAIRS, (
+        (row.workload, row.case, *(text or "-" for text in (row.reported, row.predicted,
+                                                             row.measured)), row.verdict)
+        for one in replays for row in pair_rows(one)
+    ))  # fmt: skip
+
+
+def speedups(replays: Iterable[Replay]) -> str:
+    """Return all ratios as CSV, to five digits."""
+    table: pd.DataFrame = speedup_table([pair for one in replays for pair in one.speedups])
+    text: str = table.to_csv(index=False, float_format="%.5g")
+    return text
 
 
 def main(*, is_check: bool) -> int:
     """Replay, then compare or replace; return the status to end with."""
     replays = run_all(NAMES, default_jobs(), lambda _: None, scale="full")
-    paper = ROOT / "README.md"
-    old = paper.read_text()
-    table = "<!-- answer -->\n" + markdown(map(commit_row, replays)) + "<!-- end of answer -->"
-    new = re.sub(r"<!-- answer -->.*<!-- end of answer -->", lambda _: table, old, flags=re.DOTALL)
+    paper, csv = ROOT / "README.md", ROOT / "docs" / "speedups.csv"
+    new = paper.read_text()
+    for name, table in {"answer": markdown(map(commit_row, replays)),
+                        "pairs": pairs(replays)}.items():  # fmt: skip
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        old = re.search(f"{begin}.*{end}", new, re.DOTALL)
+        assert old is not None
+        new = new.replace(old[0], begin + table + end)
+    made = {paper: new, csv: speedups(replays)}
     if is_check:
-        lines = [text.splitlines(keepends=True) for text in (old, new)]
-        sys.stderr.writelines(difflib.unified_diff(*lines, "README.md", "a replay", n=0))
-        return int(old != new)
-    paper.write_text(new)
+        for path, text in made.items():
+            old_lines, lines = (one.splitlines(keepends=True) for one in (path.read_text(), text))
+            sys.stderr.writelines(
+                difflib.unified_diff(old_lines, lines, path.name, "a replay", n=0)
+            )
+        return int(any(path.read_text() != text for path, text in made.items()))
+    for path, text in made.items():
+        path.write_text(text)
     one = next(one for one in replays if one.workload.name == PICTURE)
     (ROOT / "docs" / f"{PICTURE}.png").write_bytes(drawn(one)[PICTURE][1])
     return 0

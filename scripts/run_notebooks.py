@@ -5,7 +5,8 @@
 ``scripts/run_notebooks.py notebooks/*.ipynb notebooks/course/*.py`` saves nothing that changes
 from run to run: no times, no version of Python. The metadata of a cell that draws say as ``alt``
 what its picture shows, which is saved with the picture. A notebook of the course is made from its
-text.
+text. What is hidden on the site until it is asked for, by the tags ``hide-input`` and
+``hide-output``, is hidden in JupyterLab too.
 """
 
 import sys
@@ -14,6 +15,9 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+
+HIDDEN = {"hide-input": "source_hidden", "hide-output": "outputs_hidden"}
+"""Tags of cells, and what JupyterLab calls it."""
 
 
 def run(path: Path) -> None:
@@ -29,6 +33,10 @@ def run(path: Path) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         cell.metadata.pop("lines_to_next_cell", None)
+        tags = cell.metadata.get("tags", ())
+        hidden = {what: True for tag, what in HIDDEN.items() if tag in tags}
+        if hidden:
+            cell.metadata["jupyter"] = hidden
         for output in cell.get("outputs", ()):
             if "image/png" in output.get("data", {}):
                 output.metadata["image/png"] = {"alt": cell.metadata["alt"]}

@@ -14,6 +14,7 @@ import pytest
 from browser import chromium
 from hypothesis import HealthCheck, settings
 
+from btrfs_model.cli import common
 from btrfs_model.kernels.session import Kernel
 
 # Times vary with the machine: a slow example is no failure. A short run has the same examples every
@@ -50,6 +51,33 @@ def pytest_report_header() -> str:
     """Say by which corpus this run judges."""
     place = f"oracle {corpus.ORACLE}" if corpus.have_oracle else "data/kernel alone"
     return f"corpus: {place}, {len(corpus.cases())} cases, {len(corpus.images())} images"
+
+
+PASSED = os.environ.get("BTRFS_MODEL_TESTS_PASSED", "")
+"""A file of tests that passed: who finds it does not run them again, who does not, writes it."""
+_IS_THERE = bool(PASSED) and Path(PASSED).is_file()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what an earlier run has."""
+    if _IS_THERE:
+        passed = set(Path(PASSED).read_text().splitlines())
+        config.hook.pytest_deselected(items=[one for one in items if one.nodeid in passed])
+        items[:] = [one for one in items if one.nodeid not in passed]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write what passed, in the process that has the reports of all."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if PASSED and not _IS_THERE and reporter and "PYTEST_XDIST_WORKER" not in os.environ:
+        passed = [report.nodeid for report in reporter.stats.get("passed", [])]
+        Path(PASSED).write_text("\n".join(sorted(set(passed))) + "\n")
+
+
+@pytest.fixture(autouse=True)
+def _no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command writes to standard error does not depend on how long it takes."""
+    monkeypatch.setattr(common, "SELDOM", 1e6)
 
 
 @pytest.fixture(scope="session")

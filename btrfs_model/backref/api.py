@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from btrfs_model.backref.walk import BackrefWalk, Extent
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.tables import frame
 from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import Key
-from btrfs_model.reference.backref_refs import BackrefWalk
-from btrfs_model.reference.logical import Extent
+from btrfs_model.volume.filesystem import opening
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def extent_from_logical(
 
 
 @checked
+@opening
 @exclusive
 def logical_ino(
     fs: Filesystem | Forest, logical: int, *, ignore_offset: bool = False
@@ -111,8 +112,8 @@ def logical_ino(
 
     Parameters
     ----------
-    fs : Filesystem or Forest
-        Where to look.
+    fs : Filesystem, Forest, str, os.PathLike or sequence of them
+        Where to look, or the files it is in.
     logical : int
         Logical address of the byte.
     ignore_offset : bool

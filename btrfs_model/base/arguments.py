@@ -6,11 +6,14 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from operator import index
 from os import PathLike
+from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from btrfs_model.base.nearest import did_you_mean
@@ -18,6 +21,7 @@ from btrfs_model.base.nearest import did_you_mean
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_PACKAGE: Final = str(Path(__file__).parents[1])
 _CONTAINERS: Final = {"Iterable": Iterable, "Sequence": Collection, "Mapping": Mapping}
 _WORDS: Final = {
     "Callable": "function",
@@ -91,7 +95,7 @@ def _wanted(words: list[str]) -> str:
     known = [_WORDS.get(word.partition("[")[0], word) for word in words]
     *most, last = [re.sub(r"(\w+)\[(.*)\]", in_words, word) for word in known]
     text = f"{', '.join(most)} or {last}" if most else last
-    return f"{'an' if text[0] in 'aeiouI' else 'a'} {text}"
+    return f"{'an' if text[0] in 'aeiouAI' else 'a'} {text}"
 
 
 @functools.cache
@@ -150,3 +154,37 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def warn_renamed(old: str, new: str) -> None:
+    """Warn who called the package of a spelling that goes with the next release.
+
+    `new`: the one that stays.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=level)
+
+
+def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function take old names of arguments too, for one release, with a warning.
+
+    `**names`: the new name by the old one.
+    Raises TypeError: when a call has both.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old, new in names.items():
+                if old in kwargs:
+                    if new in kwargs:
+                        raise TypeError(f"{function.__qualname__}(): {old} is now {new}")
+                    warn_renamed(f"{function.__qualname__}({old}=)", f"{new}=")
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate

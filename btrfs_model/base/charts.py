@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """How charts look, and how they become files: the same figure always becomes the same bytes.
 
-A figure has a title (``suptitle``) and, as its label, a description: what there is to be seen, for
+A figure has a title (``suptitle``) and, as its label, a description for those
 who cannot see it.
 """
 
@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
 from typing import Any, Final
 
@@ -71,8 +75,59 @@ def new_figure(width: float, height: float, title: str, description: str) -> Fig
     return figure
 
 
+_NARROW: ContextVar[bool] = ContextVar("narrow", default=False)
+_NARROW_INCHES: Final = 4.1
+"""A telephone held upright: 400 pixels."""
+
+
+@contextmanager
+def narrow_charts() -> Iterator[None]:
+    """Draw charts for narrow screens: their panels one below the other."""
+    token = _NARROW.set(True)
+    try:
+        yield
+    finally:
+        _NARROW.reset(token)
+
+
+def is_narrow() -> bool:
+    """Whether charts are drawn for narrow screens."""
+    return _NARROW.get()
+
+
+Panel = tuple[float, Callable[[Axes], object]]
+"""Inches that a panel is high, and what draws it."""
+
+
+def stacked(title: str, description: str, panels: Sequence[Panel]) -> Figure:
+    """Return a figure for a narrow screen: panels one below the other.
+
+    Parameters
+    ----------
+    title, description : str
+        As for :func:`new_figure`.
+    panels : sequence
+        From top to bottom.
+    """
+    lines = textwrap.wrap(title, 38)
+    heights = [height for height, _ in panels]
+    figure = new_figure(_NARROW_INCHES, sum(heights) + 0.3 * len(lines), "", description)
+    figure.suptitle("\n".join(lines), x=0.011, ha="left", fontsize=12, fontweight="bold")
+    # each in a figure of its own: labels of one do not narrow the others
+    rows = figure.add_gridspec(len(panels), 1, height_ratios=heights)
+    for row, (_, draw) in enumerate(panels):
+        part = figure.add_subfigure(rows[row])
+        axes = part.subplots()
+        draw(axes)
+        text = textwrap.fill(axes.get_title(loc="left"), 44)
+        axes.set_title("")
+        if text:
+            part.suptitle(text, x=0.02, ha="left", fontsize=10, fontweight="bold")
+    return figure
+
+
 def bare(axes: Axes, *keep: str) -> None:
-    """Take the frame of a plot away, but for the named sides."""
+    """Take the frame of a plot away, except the named sides."""
     for side, spine in axes.spines.items():
         spine.set_visible(side in keep)
     axes.tick_params(length=0)

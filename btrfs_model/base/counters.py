@@ -10,19 +10,26 @@ of its own: what it does inside ``with counting()`` of another thread is not cou
 copies the context (``asyncio.to_thread()``, ``contextvars.copy_context().run()`` in a pool) counts
 in it, from as many threads as there are, and nothing is lost.
 
-Where no function of the kernel stands for what is counted, the name says what it is. Of a log that
-is ``log_items_copied`` and ``log_bytes_copied``, items that are inserted or written over as a whole
-with their headers; ``log_leaves_entered``, the leaves of a directory that is logged, and how often
-an insertion goes into another leaf of a log than the one before; ``log_leaves_uncached``, how often
-into one that a cache of 192 leaves has not, each at the place of its address, and
-``log_leaves_uncached_16m`` and ``log_leaves_uncached_8m``, one of 96 and one of 48;
-``log_entries_visited``, the entries in the leaves of a directory that is logged, old ones too;
-``log_leaves_written`` and ``log_nodes_written``, the tree blocks that ``btrfs_sync_log()`` writes;
-the item and the leaf of the tree of the logs are among them.
+Where no function of the kernel stands for what is counted, the name says what it is:
+
+- ``data_reads``: calls of ``submit_bio`` that read file data; its other calls read tree blocks.
+- ``log_items_copied``, ``log_bytes_copied``: items inserted into a log or written over as a whole,
+  and their bytes with headers.
+- ``log_leaves_entered``: leaves of a directory that is logged, and insertions into another leaf of
+  the log than the one before.
+- ``log_leaves_uncached``: such insertions into a leaf that a cache of 192 leaves, each at the place
+  of its address, has not; ``log_leaves_uncached_16m``, ``log_leaves_uncached_8m``: of 96, of 48.
+- ``log_entries_visited``: entries in the leaves of a directory that is logged, old ones too.
+- ``log_dentries_got``: inodes of new entries that ``log_new_dir_dentries()`` and
+  ``log_new_delayed_dentries()`` get (``btrfs_iget()``), to see whether they have to be logged.
+- ``btrfs_search_forward``: its calls in ``log_new_dir_dentries()``.
+- ``log_leaves_written``, ``log_nodes_written``: tree blocks that ``btrfs_sync_log()`` writes, with
+  the leaf of the tree of the logs and its item.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,9 +43,11 @@ from btrfs_model.base.tables import counts_table
 
 NAMES: Final = (
     "btrfs_search_slot", "btrfs_search_old_slot", "btrfs_search_slot_for_read",
-    "btrfs_next_old_leaf", "btrfs_next_old_item", "read_block_for_search", "reada_for_search",
+    "btrfs_search_forward", "btrfs_next_old_leaf", "btrfs_next_old_item", "read_block_for_search",
+    "reada_for_search",
     "setup_items_for_insert",
-    "btrfs_readahead_node_child", "read_tree_block", "submit_bio", "iterate_extent_inodes",
+    "btrfs_readahead_node_child", "read_tree_block", "submit_bio", "data_reads",
+    "iterate_extent_inodes",
     "extent_from_logical", "btrfs_previous_extent_item", "btrfs_find_all_leafs",
     "btrfs_find_all_roots_safe", "find_parent_nodes", "add_prelim_ref", "prelim_ref_insert",
     "prelim_ref_compare", "is_shared_data_backref", "check_extent_in_eb", "ulist_add",
@@ -57,8 +66,8 @@ NAMES: Final = (
     "find_extent_clone", "send_extent_data", "btrfs_log_inode", "btrfs_sync_log",
     "log_items_copied", "log_bytes_copied", "log_leaves_entered", "log_leaves_uncached",
     "log_leaves_uncached_16m", "log_leaves_uncached_8m",
-    "log_entries_visited", "log_leaves_written", "log_nodes_written", "leaves_visited",
-    "nodes_visited", "items_visited", "subtrees_skipped",
+    "log_entries_visited", "log_dentries_got", "log_leaves_written", "log_nodes_written",
+    "leaves_visited", "nodes_visited", "items_visited", "subtrees_skipped",
 )  # fmt: skip
 """Names of the counters: ``enum bm_counter``, held to it by a test."""
 
@@ -75,6 +84,10 @@ _INDEX = _Index((name, index) for index, name in enumerate(NAMES))
 
 # a handler of a signal may count, too
 _lock = threading.RLock()
+# who would let it go in a process that is forked is another thread, which is not there
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 
 
 class Work(Mapping[str, int]):

@@ -11,13 +11,35 @@ import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from btrfs_model.base.codes import EUCLEAN, Code
 from btrfs_model.base.nearest import did_you_mean
 
 
 class BtrfsModelError(Exception):
-    """Base class of the errors of this package; its text is one line."""
+    """Base class of the errors of this package; its text is one line.
+
+    It pickles and copies as it is, whatever its class wants to be made of: what fails in another
+    process arrives here.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        reduced = super().__reduce__()
+        assert not isinstance(reduced, str)
+        return _made_again, (type(self), reduced[1]), *reduced[2:]
+
+
+def _made_again(kind: type[BtrfsModelError], args: tuple[Any, ...]) -> BtrfsModelError:
+    """Return an error as it was; how its class makes one says what it was made of, no more."""
+    error = kind.__new__(kind, *args)
+    builtin: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    builtin.__init__(error, *args)
+    return error
+
+
+class NotBuiltError(BtrfsModelError, ImportError):
+    """The C kernels were not compiled, or of other sources; what does without can be used."""
 
 
 class UnsupportedError(BtrfsModelError):
@@ -46,11 +68,15 @@ class UnknownBehaviourError(BtrfsModelError, ValueError):
     """A preset or toggle that is not in the table of :mod:`btrfs_model.patches`."""
 
 
+class UnknownCodeError(BtrfsModelError, ValueError):
+    """The environment selects neither C nor Python: ``BTRFS_MODEL_KERNELS``."""
+
+
 class UnknownNameError(BtrfsModelError, KeyError):
-    """A name that is not one of those that there are."""
+    """A name that is not one of those that exist."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        super().__init__(kind, name, known)
+        super().__init__(kind, name, tuple(map(str, known)))
 
     def __str__(self) -> str:
         kind, name, known = self.args
@@ -69,8 +95,16 @@ class KernelFailedError(BtrfsModelError):
     """Something that a real kernel refused; the traceback of who asked it there is a note."""
 
 
+class CheckWarning(UserWarning):
+    """Something that a check notes and that is no fault: kernels do not mind it."""
+
+
 class BehaviourWarning(UserWarning):
     """A behaviour that is asked for with a toggle that makes no difference to it."""
+
+
+class NotWrittenWarning(UserWarning):
+    """A commit while data wait for writeback, which it does not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +218,8 @@ _MESSAGES: dict[int, str] = {
     Code.UNMAPPED: "no chunk maps logical address {found}",
     Code.PAST_END: "byte {found} is past the end of the device or chunk at {wanted}",
     Code.UNALIGNED: "block address {found} is not aligned to the sector size",
-    Code.BAD_CSUM: "bad checksum: found {found:#x}, computed {wanted:#x}",
+    # in the words of the kernel's log; a fault has what is stored as found
+    Code.BAD_CSUM: "bad checksum: wanted {found_bytes} found {wanted_bytes}",
     Code.BAD_BYTENR: "header says address {found}, read at {wanted}",
     Code.BAD_FSID: "header has the fsid of another filesystem",
     Code.BAD_LEVEL: "level {found}, wanted {wanted}",
@@ -203,7 +238,7 @@ _MESSAGES: dict[int, str] = {
     Code.NOT_FOUND: "item ({found}, {wanted}) is missing",
     Code.LOOP: "the walk comes back to where it was",
     Code.BAD_DATA: "{wanted} bytes do not come out of decompressing {found}",
-    Code.BAD_DATA_CSUM: "bad data checksum: found {found:#x}, computed {wanted:#x}",
+    Code.BAD_DATA_CSUM: "bad data checksum: csum {wanted_bytes} expected csum {found_bytes}",
     Code.ERRNO: "errno {found}",
     Code.FILE_CHANGED: "the file was cut off, or cannot be read, since it was opened",
 }
@@ -219,6 +254,16 @@ def _errno_of(code: int) -> int:
     return errno.EIO if code in _READ_ERRORS else EUCLEAN
 
 
+def _sum_bytes(fault: Fault) -> dict[str, str]:
+    """Return the first bytes of checksums as ``CSUM_FMT`` writes them, in the order on disk."""
+    size = 4 if max(fault.found, fault.wanted) < 1 << 32 else 8
+    found, wanted = fault.found, fault.wanted
+    return {
+        "found_bytes": f"0x{(found & 2**64 - 1).to_bytes(size, 'little').hex()}",
+        "wanted_bytes": f"0x{(wanted & 2**64 - 1).to_bytes(size, 'little').hex()}",
+    }
+
+
 def describe(fault: Fault) -> str:
     """One line for a fault: the place, then what is wrong there."""
     place = []
@@ -232,5 +277,5 @@ def describe(fault: Fault) -> str:
     if fault.offset:
         place.append(f"offset {fault.offset}")
     text = _MESSAGES.get(fault.code, f"fault {fault.code}")
-    what = text.format(found=fault.found, wanted=fault.wanted)
+    what = text.format(found=fault.found, wanted=fault.wanted, **_sum_bytes(fault))
     return f"{', '.join(place)}: {what}" if place else what

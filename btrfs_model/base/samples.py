@@ -92,7 +92,7 @@ def packed_sample(name: str) -> Path:
 
 @checked
 def write_sample(name: str, to: str | os.PathLike[str]) -> None:
-    """Write the image of a sample to a file of one's own, which may be written to.
+    """Write the image of a sample to a file of your own, which may be written to.
 
     Parameters
     ----------

@@ -46,6 +46,13 @@ def counts_table(kind: str, counts: Mapping[str, int]) -> str:
     return html_table("", [kind, "times"], rows, len(rows))
 
 
+def counts_frame(kind: str, counts: Mapping[str, int]) -> pd.DataFrame:
+    """Return how often there was each of some kind: columns `kind` and ``count``."""
+    import pandas as pd
+
+    return pd.DataFrame({kind: pd.Series(list(counts), dtype="str"), "count": [*counts.values()]})
+
+
 @cache
 def _layout(
     names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]

@@ -9,7 +9,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
+
+_NEW: Final = 0o666
+"""Permissions of a new file; the kernel takes those away that the process's umask, or the folder,
+denies. To ask for the umask would change it for a moment, for all threads."""
 
 
 @contextmanager
@@ -42,17 +46,15 @@ def whole_file(path: str | os.PathLike[str], *, special: bool = False) -> Iterat
     which a file must not replace.
     """
     with naming(path):
-        mode = _mode_of(path, special=special)
-        if mode is None:
+        mode, is_special = _mode_of(path, special=special)
+        if is_special:
             with Path(path).open("wb") as file:
                 yield file
             return
         target = Path(os.path.realpath(path))
-        fd, partial = _beside(target, path)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                # mkstemp() lets nobody else read
-                os.fchmod(fd, mode)
+        partial = _free_name(target)
+        try:  # from here on: who is asked to end may be so at any step
+            with os.fdopen(_made(partial, path, mode), "wb") as file:
                 yield file
             partial.replace(target)
         except BaseException:
@@ -70,7 +72,7 @@ def open_unnamed(path: str | os.PathLike[str]) -> int | None:
     if not target.is_file():
         return None
     try:
-        return os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        return os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, _NEW)
     except OSError:
         return None
 
@@ -82,15 +84,15 @@ def name_file(fd: int, path: str | os.PathLike[str]) -> None:
     Raises OSError: likewise.
     """
     with naming(path):
-        mode = _mode_of(path, special=False)
-        assert mode is not None
+        mode, _ = _mode_of(path, special=False)
+        if mode is not None:
+            os.fchmod(fd, mode)
         target = Path(os.path.realpath(path))
         # such a file gets a name that is free, so another takes it to the place
-        partial = target.with_name(f".{target.name[:200]}.{os.urandom(8).hex()}")
+        partial = _free_name(target)
         # with a directory it is linkat(2), which follows the link
         os.link(f"/proc/self/fd/{fd}", partial, src_dir_fd=fd, follow_symlinks=True)
         try:
-            os.fchmod(fd, mode)
             partial.replace(target)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -107,34 +109,37 @@ def check_folder(path: str | os.PathLike[str]) -> None:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
 
 
-def _beside(target: Path, path: str | os.PathLike[str]) -> tuple[int, Path]:
-    """Make the file that will take a place, beside it; errors name the place."""
-    import tempfile  # what it imports takes longer than many a command
+def _free_name(target: Path) -> Path:
+    """Return a name that nothing beside a file has, of no more bytes than a name may have."""
+    ours = os.fsdecode(os.fsencode(target.name)[:200])
+    return target.with_name(f".{ours}.{os.urandom(8).hex()}")
 
+
+def _made(partial: Path, path: str | os.PathLike[str], mode: int | None) -> int:
+    """Make the file that will take the place of `path`; errors name the place.
+
+    `mode`: its permissions; without them it has those that the kernel gives a new file.
+    """
     try:
-        fd, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(partial, flags, _NEW if mode is None else 0o600)
+        if mode is not None:
+            os.fchmod(fd, mode)
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-    return fd, Path(name)
+    return fd
 
 
-def _mode_of(path: str | os.PathLike[str], *, special: bool) -> int | None:
-    """Return the permissions of a file that is there or will be; None for a `special` one."""
+def _mode_of(path: str | os.PathLike[str], *, special: bool) -> tuple[int | None, bool]:
+    """Return the permissions of a file that is there, if one is, and whether it is `special`."""
     try:
         there = Path(path).stat()
     except FileNotFoundError:
-        return 0o666 & ~_umask()
+        return None, False
     if stat.S_ISREG(there.st_mode):
-        return stat.S_IMODE(there.st_mode)
+        return stat.S_IMODE(there.st_mode), False
     if stat.S_ISDIR(there.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not special:
         raise OSError(errno.ENOTSUP, "it is not a file, so no file takes its place")
-    return None
-
-
-def _umask() -> int:
-    """Return the process's mask, by the only way there is to ask for it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+    return None, True

@@ -7,19 +7,29 @@ Each command's module is imported when the command is used, and what it needs wh
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
 import os
 import signal
 import sys
+import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TextIO
 
-import click
+try:
+    import click
 
-from btrfs_model.base.nearest import did_you_mean
+    from btrfs_model.base.nearest import did_you_mean
+    from btrfs_model.cli.common import TOLD, aside
+    from btrfs_model.cli.flags import told_options
+except KeyboardInterrupt:
+    # it is the program that is interrupted while it starts
+    sys.exit(130)
 
 # Name, module, one line of help; in the order that --help shows.
 _COMMANDS = {
@@ -27,7 +37,8 @@ _COMMANDS = {
     "sweep": ("sweeps", "Measure the same in very many cells, and what they depend on."),
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
     "run": ("scenarios", "Carry out a list of operations and write the image."),
-    "replay-log": ("logs", "Replay the log of a crashed filesystem, as a mount does."),
+    "script": ("scripts", "Run a shell script, that of a file, a mail or a patch."),
+    "replay-log": ("scenarios", "Replay the log of a crashed filesystem, as a mount does."),
     "receive": ("streams", "Apply a send stream to an image, as btrfs receive does."),
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "dump-tree": ("trees", "Show the items of trees."),
@@ -46,11 +57,11 @@ _COMMANDS = {
     "du": ("usage", "Show what subvolumes use alone and what they share."),
     "qgroups": ("usage", "Show quota groups, and beside them what there is."),
     "inode-resolve": ("usage", "Show all paths of an inode."),
-    "calibrate": ("machines", "Measure what work takes on a kernel, as a machine for times."),
+    "calibrate": ("verify", "Measure what work takes on a kernel, as a machine for times."),
     "kernel": ("verify", "Build kernels that count what they run."),
     "ab": ("verify", "Compare the kernels before and after a commit or a patch."),
     "verify": ("verify", "Compare the model with live kernels."),
-    "sample": ("samples", "Write an image to begin with; without a name, list them."),
+    "sample": ("scenarios", "Write an image to begin with; without a name, list them."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),
 }
 
@@ -81,35 +92,64 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
+def _version() -> str:
+    """Return the version, and what the program is built of and runs on."""
+    import platform
+
+    from btrfs_model.base.errors import NotBuiltError
+    from btrfs_model.base.version import __version__
+
+    try:
+        from btrfs_model.native.door import build
+
+        built = f"C by {build()}"
+    except NotBuiltError:
+        built = "C is not built"
+    return (
+        f"btrfs-model {__version__}\n{built}; Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}"
+    )
+
+
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        click.echo(f"btrfs-model {version('btrfs-model')}")
+        click.echo(_version())
         ctx.exit()
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False,
-              callback=_print_version, help="Show the version and exit.")  # fmt: skip
+              callback=_print_version,
+              help="Show the version, what built it, and exit.")  # fmt: skip
 def cli() -> None:
     """Model btrfs: real images in, the kernel's own send streams out.
 
     IMAGE is a file (or block device) with a btrfs filesystem; of one with several devices it is
     each of them, or the folder that they are in. Commands need neither root nor a mount. All but
-    `receive` open it read-only. The --help of every command has examples.
+    `receive` open it read-only. The --help of every command has examples; `man btrfs-model` has
+    all. For completion in bash: eval "$(_BTRFS_MODEL_COMPLETE=bash_source btrfs-model)"
     """
 
 
+cli.params += told_options()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0, 1 for errors, 2 for wrong usage, 130 when interrupted."""
+    """Run the command line and exit.
+
+    0, 1 for errors, 2 for wrong usage, 130 when interrupted, 143 when asked to end.
+    """
+    _take_closed_numbers()
     # A reader that went away (`| head`) ends this as quietly as any other tool.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # No command computes with matrices, so numpy need not start threads for that.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A command makes many objects and few cycles, and ends soon: looking for those takes longer.
     gc.set_threshold(200_000, 50, 100)
-    status = run(arguments)
+    from btrfs_model.cli.common import cleaned_up
+
+    with cleaned_up():  # what is half written goes
+        status = run(arguments)
     # nor for those that there are at the end
     gc.freeze()
     sys.exit(status)
@@ -117,6 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; errors become one line."""
+    TOLD.quiet = TOLD.verbose = False
+    began = time.monotonic()
     try:
         with _warnings_in_one_line():
             result = cli.main(arguments, prog_name="btrfs-model", standalone_mode=False)
@@ -129,19 +171,63 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail("out of memory")
     except OSError as error:
         return _fail(_describe(error), error)
-    except ImportError as error:
-        # by its name: a module that ends in this error is not there to be asked for the class
-        if type(error).__name__ != "NotBuiltError":
-            raise
-        return _fail(str(error), error)
     except Exception as error:
         # the package's own errors are one line; anything else is a bug and shows its traceback
         from btrfs_model.base.errors import BtrfsModelError
 
+        if _was_interrupted(error):
+            return 130
         if not isinstance(error, BtrfsModelError):
             raise
         return _fail(str(error), error)
+    finally:
+        if TOLD.verbose:
+            _tell_what_ran(time.monotonic() - began)
     return result if isinstance(result, int) else 0
+
+
+def _tell_what_ran(seconds: float) -> None:
+    """Print what ``-v`` asks for in the end: what ran, how long, and in how much memory."""
+    import resource
+
+    # in KiB on Linux
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    aside(f"{_version()}\n{seconds:.2f} s, {memory:,} MiB at most")
+
+
+class _Closed(io.RawIOBase):
+    """Standard output that is closed: nothing is kept that could not be written in the end."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, _: object) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")
+
+
+def _take_closed_numbers() -> None:
+    """Let no other file have the number of a standard one that is closed.
+
+    What is read from or written to standard input and output fails then.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # each is opened for what it is not used for; errors that nobody wants to see go nowhere
+            null = os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_WRONLY)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            if number != 1:
+                setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+            else:
+                sys.stdout = io.TextIOWrapper(_Closed(), write_through=True)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether an interrupt is behind an error, as behind those of modules in the middle of C."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @contextmanager
@@ -163,7 +249,7 @@ def _warnings_in_one_line() -> Iterator[None]:
                 usual(message, category, filename, lineno, file, line)
             elif str(message) not in shown:
                 shown.add(str(message))
-                click.echo(f"btrfs-model: warning: {message}", err=True)
+                aside(f"btrfs-model: warning: {message}")
 
         warnings.showwarning = show
         warnings.simplefilter("always", UserWarning, append=True)
@@ -180,9 +266,11 @@ def _describe(error: OSError) -> str:
 
 
 def _fail(message: str, error: BaseException | None = None) -> int:
-    """Print one line: what went wrong, and the notes of the error."""
+    """Print one line: what went wrong, and the notes of the error; with ``-v`` where, too."""
     from btrfs_model.base.printable import printable
 
+    if TOLD.verbose and error is not None:
+        traceback.print_exception(error)
     message = "; ".join([message, *getattr(error, "__notes__", [])])
     click.echo(f"btrfs-model: {printable(message)}", err=True)
     return 1

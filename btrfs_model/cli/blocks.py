@@ -4,31 +4,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.base.sizes import size
-from btrfs_model.cli.common import (
+from btrfs_model.cli.common import asked_for, print_table, progress, write_table
+from btrfs_model.cli.flags import (
     Command,
     Images,
     behaviour_option,
+    clones_option,
+    device_option,
     image_argument,
     json_option,
+    limits_option,
     machine_option,
     one_output,
+    parameters_option,
     parent_option,
-    parquet_option,
-    print_table,
-    progress,
     subvolume_argument,
+    table_option,
     whole_number,
-    write_parquet,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -38,31 +42,6 @@ def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         for name in names():
             click.echo(f"{name}\t{read_file(name)['title']}")
         ctx.exit()
-
-
-def _pairs(option: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Split arguments NAME=VALUE."""
-    pairs = [value.partition("=") for value in values]
-    for name, equals, _ in pairs:
-        if not name or not equals:
-            raise click.BadParameter(f"{name!r} is not NAME=VALUE", param_hint=option)
-    return [(name, value) for name, _, value in pairs]
-
-
-def _size(name: str, text: str) -> int:
-    """Return a limit, of bytes or of entries."""
-    try:
-        return size(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{name}: {error}", param_hint="--limits") from None
-
-
-def _value(text: str) -> float | str:
-    """Return a number where the text is one."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _think(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
@@ -75,61 +54,12 @@ def _think(_: click.Context, __: click.Parameter, value: float | None) -> float 
     return value
 
 
-def _limits(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
-    """Return the limits of a kernel that are named."""
-    from btrfs_model.limits import NAMES, Limits
-
-    limits = {name: _size(name, value) for name, value in _pairs("--limits", values)}
-    for name in limits:
-        if name not in NAMES:
-            raise click.BadParameter(
-                f"no limit {name!r}: there is {', '.join(NAMES)}{did_you_mean(name, NAMES)}",
-                param_hint="--limits",
-            )
-    try:
-        Limits(**limits)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--limits") from None
-    return limits
-
-
-def _parameters(
-    _: click.Context, __: click.Parameter, values: tuple[str, ...]
-) -> dict[str, float | str]:
-    """Return the parameters of a device that are named."""
-    return {name: _value(value) for name, value in _pairs("--set", values)}
-
-
-limits_option = click.option(
-    "--limits",
-    "--readahead",
-    "limits",
-    multiple=True,
-    callback=_limits,
-    metavar="LIMIT=N",
-    help="Change a limit of the kernel (K, M, G, T). Readahead, in bytes. Full send: "
-    "always_leaves (its window), always_nodes (the same above leaves). Listing, and full send "
-    "without the commit send-reada-always: distance, near. Send with a parent: compare_leaves, "
-    "compare_nodes. Numbers: siblings (a search looks at one more of them); of a send name_cache, "
-    "name_cache_kept, dir_created_cache, dir_utimes_cache, backref_cache, backref_cache_roots, "
-    "clone_refs; of FIEMAP fiemap_entries, fiemap_prev_extents.",
-)
-parameters_option = click.option(
-    "--set",
-    "parameters",
-    multiple=True,
-    callback=_parameters,
-    metavar="NAME=VALUE",
-    help="Another parameter of the device, such as queue_depth=1, elevator=none or rpm=5400.",
-)
-
-
 @click.command(
     cls=Command,
     examples=(
         "btrfs-model reads disk.img snap1",
         "btrfs-model reads disk.img snap2 -p snap1 --mounted rw --json | jq .physical",
-        "btrfs-model reads disk.img snap1 --behaviour v5.12 --parquet 5.12.parquet",
+        "btrfs-model reads disk.img snap1 --behaviour v5.12 --out 5.12.parquet",
         "btrfs-model reads disk.img snap1 --readdir some/dir",
         "btrfs-model reads disk.img snap1 --device deskstar-7k500 --total",
         "btrfs-model reads disk.img snap1 --limits always_leaves=1M --json",
@@ -140,6 +70,7 @@ parameters_option = click.option(
 @subvolume_argument
 @behaviour_option()
 @parent_option
+@clones_option
 @click.option("--readdir", metavar="DIR", help="List this directory (. is the top) instead.")
 @click.option(
     "--mounted",
@@ -153,8 +84,7 @@ parameters_option = click.option(
     help="Start with these blocks in memory: a logical address in each line.",
 )
 @limits_option
-@click.option(
-    "--device", metavar="NAME|FILE",
+@device_option(
     help="Do the reads on this device: a name of --devices, or a file NAME.toml.",
 )  # fmt: skip
 @parameters_option
@@ -176,12 +106,13 @@ parameters_option = click.option(
     help="Print the names of the devices and exit.",
 )
 @json_option("One JSON object a line.")
-@parquet_option("Write the table there instead of printing it.")
+@table_option()
 def reads(
     image: Images,
     subvolume: str,
     behaviour: str,
     parent: str | None,
+    clones: tuple[str, ...],
     readdir: str | None,
     mounted: str | None,
     cached: TextIO | None,
@@ -192,9 +123,12 @@ def reads(
     machine: str | None,
     total: bool,
     as_json: bool,
-    parquet: Path | None,
+    output: Path | None,
 ) -> None:
     """Show the tree blocks that a cold kernel reads to send a subvolume, in order.
+
+    The parent is added to the clone sources, and with -c alone picked among them, as `btrfs send`
+    does.
 
     SEQUENCE counts submissions. Each block is read on demand or ahead. PHYSICAL is the byte of the
     first copy. USED says whether the walk came to the block. Without --mounted or --cached nothing
@@ -210,24 +144,26 @@ def reads(
     from btrfs_model.questions.reads.cold import blocks_after_mount
     from btrfs_model.questions.reads.walk import reads as reads_of
 
-    if parent is not None and readdir is not None:
-        raise click.UsageError("--parent goes with a send, not with --readdir")
-    one_output(as_json, parquet)
+    if (parent is not None or clones) and readdir is not None:
+        raise click.UsageError("--parent and --clone-source go with a send, not with --readdir")
+    one_output(as_json, output)
     if device is None and (parameters or think is not None or machine is not None or total):
         raise click.UsageError("--set, --think, --machine and --total go with --device")
     if machine is not None and (think is not None or readdir is not None):
         raise click.UsageError("--machine goes with a send, and not with --think")
     chosen = Behaviour.parse(behaviour)
     start = _addresses(cached)
-    # to import it takes as long as half a million reads, and can be done beside them
-    Thread(target=import_module, args=("pandas",)).start()
-    with image.open() as fs, progress() as step:
+    with _imported_meanwhile("pandas"), image.open() as fs, progress() as step:
         step(f"reading {subvolume}")
+        sent, base, sources = fs.subvolume(subvolume), None, None
+        if readdir is None:
+            sent, base, sources = asked_for(fs, subvolume, parent, clones)
         if mounted is not None:
-            opened = [fs.subvolume(name) for name in (subvolume, parent) if name is not None]
+            opened = {one.id: one for one in (sent, *(sources or ()))}.values()
             start |= blocks_after_mount(fs, opened, chosen, writable=mounted == "rw")
-        table = reads_of(
-            fs, subvolume, behaviour=chosen, parent=parent, readdir=readdir, cached=start,
+        table: pd.DataFrame = reads_of(
+            fs, sent, behaviour=chosen, parent=base, clone_sources=sources, readdir=readdir,
+            cached=start,
             limits=limits, device=device, think=think, parameters=parameters,
             machine=machine,
         )  # fmt: skip
@@ -238,14 +174,28 @@ def reads(
         table = pd.DataFrame([{"device": device, "reads": len(table), **table.attrs}])
     else:
         table = table.reset_index()
-    if parquet is not None:
-        write_parquet(table, parquet)
+    if output is not None:
+        write_table(table, output)
     else:
         print_table(table, as_json=as_json)
     if time is not None and (machine is not None or sys.stderr.isatty()):
         click.echo(f"send: {time['text']}", err=True)
         for line in time["split"]:
             click.echo(f"  {line}", err=True)
+
+
+@contextmanager
+def _imported_meanwhile(name: str) -> Iterator[None]:
+    """Import a module in a thread, which takes as long as half a million reads.
+
+    The thread ends before the block does, also by an error: an interpreter that shuts down breaks
+    imports. Whoever imports the module again gets the error of an import that failed.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(import_module, name)
+        yield
 
 
 def _addresses(file: TextIO | None) -> set[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-r"""What the commands share: arguments, output, progress.
+r"""What the commands share: output, notes, progress.
 
 Names are bytes. In Python they are strings, in which a byte that is not UTF-8 is a lone surrogate
 (``surrogateescape``). What a command writes follows one rule:
@@ -15,208 +15,60 @@ Names are bytes. In Python they are strings, in which a byte that is not UTF-8 i
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
 from btrfs_model.base.printable import printable, visible_bytes
 from btrfs_model.base.whole_file import name_error, naming, whole_file
-from btrfs_model.cli.rows import is_plain, write_rows
-from btrfs_model.patches import KERNEL
+from btrfs_model.cli.rows import is_plain, show, write_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.subvolume import Subvolume
 
 STDOUT = "standard output"
 """How errors call it."""
 
 _MANY_ROWS = 1000
 _QUIET = 1.0
-"""Seconds before progress is shown."""
-F = TypeVar("F", bound=Callable[..., Any])
+"""Seconds before progress is shown on a terminal."""
+SELDOM = 10.0
+"""Seconds from line to line of progress elsewhere."""
 
 
-@dataclass(frozen=True)
-class Images:
-    """The devices of a filesystem, as they are named on the command line."""
+@dataclass
+class Told:
+    """How much is told on standard error beside errors: ``-q`` and ``-v``."""
 
-    paths: tuple[str, ...]
-    mounted: bool
-    degraded: bool
-
-    def open(self) -> Filesystem:
-        """Open the filesystem."""
-        from btrfs_model.volume.filesystem import Filesystem
-
-        paths = self.paths[0] if len(self.paths) == 1 else self.paths
-        return Filesystem.open(paths, mounted=self.mounted, degraded=self.degraded)
-
-    def __str__(self) -> str:
-        more = len(self.paths) - 1
-        return f"{self.paths[0]} and {more} more" if more else self.paths[0]
+    quiet: bool = False
+    verbose: bool = False
 
 
-_IMAGE_OPTIONS = (
-    click.option("--degraded", is_flag=True,
-                 help="Do without missing devices, where all profiles allow."),
-    click.option("--mounted-read-only", is_flag=True,
-                 help="Read a block device also while it is in use."),
-)  # fmt: skip
+TOLD = Told()
+"""Of the command that runs."""
 
 
-def image_argument(command: F) -> F:
-    """IMAGE, once or for each device, and how it is opened: an :class:`Images`.
-
-    The one rule of all commands: what follows IMAGE are as many arguments as the command has, and
-    all before them are devices. See :func:`images_before` for a command that has any number.
-    """
-    return _with_images(command, "IMAGE...")
+def aside(text: str) -> None:
+    """Print a line beside the result to standard error, unless nobody wants to know (``-q``)."""
+    if not TOLD.quiet:
+        click.echo(text, err=True)
 
 
-def images_before(name: str, metavar: str) -> Callable[[F], F]:
-    """IMAGE, and after it any number of arguments that the command gets as `name`.
-
-    The first argument is a device, and each that follows as long as it is a file or block device
-    with a superblock.
-    """
-
-    def decorate(command: F) -> F:
-        @wraps(command)
-        def split(*args: Any, image: Images, **kwargs: Any) -> Any:
-            from btrfs_model.volume.devices import is_device
-
-            paths = image.paths
-            end = 1
-            while end < len(paths) and is_device(Path(paths[end])):
-                end += 1
-            named = replace(image, paths=paths[:end])
-            return command(*args, image=named, **kwargs, **{name: paths[end:]})
-
-        return _with_images(cast(F, split), f"IMAGE... {metavar}")
-
-    return decorate
-
-
-def _with_images(command: F, metavar: str) -> F:
-    @wraps(command)
-    def call(
-        *args: Any, image: tuple[str, ...], degraded: bool, mounted_read_only: bool, **kwargs: Any
-    ) -> Any:
-        if not image:
-            # one argument alone is the last one, so the name of the first would mislead
-            context = click.get_current_context()
-            wanted = " ".join(context.command.collect_usage_pieces(context)[1:])
-            raise click.UsageError(f"Missing argument: {wanted} is wanted", context)
-        return command(*args, image=Images(image, mounted_read_only, degraded), **kwargs)
-
-    wrapped = cast(F, call)
-    for option in reversed(_IMAGE_OPTIONS):
-        wrapped = option(wrapped)
-    return click.argument("image", metavar=metavar, nargs=-1, type=click.Path())(wrapped)
-
-
-written_image_argument = click.argument("image", type=click.Path(path_type=Path))
-"""IMAGE that is changed, or made anew: one device."""
-subvolume_argument = click.argument("subvolume", metavar="SUBVOL")
-parent_option = click.option(
-    "-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume."
-)
-
-
-class Command(click.Command):
-    """A command whose help ends with examples.
-
-    Parameters
-    ----------
-    examples : sequence of str
-        Command lines.
-    **attributes
-        As for :class:`click.Command`.
-    """
-
-    def __init__(self, *, examples: Sequence[str], **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.examples = examples
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples as they are, without wrapping them."""
-        with formatter.section("Examples"):
-            for example in self.examples:
-                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
-
-
-def json_option(text: str) -> Callable[[F], F]:
-    """``--json``, with what it gives."""
-    return click.option("--json", "as_json", is_flag=True, help=text)
-
-
-def behaviour_option(default: str = KERNEL) -> Callable[[F], F]:
-    """``--behaviour``."""
-    return click.option(
-        "--behaviour", default=default, show_default=True, metavar="B",
-        help="The kernel: a preset, with '+ TOGGLE' and '- TOGGLE'; see `btrfs-model patches`.",
-    )  # fmt: skip
-
-
-def parquet_option(text: str) -> Callable[[F], F]:
-    """``--parquet``, with what it writes."""
-    return click.option("--parquet", type=click.Path(path_type=Path), metavar="FILE", help=text)
-
-
-def one_output(as_json: bool, parquet: Path | None) -> None:
-    """Refuse ``--json`` beside ``--parquet``."""
-    if as_json and parquet is not None:
-        raise click.UsageError("--json and --parquet exclude each other")
-
-
-def work_option(text: str) -> Callable[[F], F]:
-    """``--work``, with what it writes."""
-    return click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json", help=text)
-
-
-machine_option = click.option(
-    "--machine",
-    metavar="NAME|FILE",
-    help="Predict times on this machine: a name of data/machines, or a file NAME.toml.  "
-    "[default: the native one]",
-)
-
-
-def whole_number(text: str, least: int = -(2**63)) -> int:
-    """Read a whole number of 64 bits, from `least` on: decimal, or after ``0x``.
-
-    Raises
-    ------
-    click.BadParameter
-        When it is none.
-    """
-    try:
-        number = int(text, 0)
-    except ValueError:
-        raise click.BadParameter(f"'{text}' is not a number") from None
-    if not least <= number < 2**64:
-        raise click.BadParameter(f"{text} is not a number from {least} to {2**64 - 1}")
-    return number
-
-
-class Whole(click.ParamType):  # type: ignore[type-arg]
-    """A whole number of 64 bits that is not negative, such as an address."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
-        return whole_number(str(value), 0)
+def note(text: str) -> None:
+    """Print a note to standard error, as :func:`aside` does."""
+    aside(f"btrfs-model: note: {text}")
 
 
 class _Stdout:
@@ -258,15 +110,19 @@ def write_json(path: Path | None, value: object) -> None:
             file.write(text.encode())
 
 
-def write_parquet(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as Parquet, without its index."""
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a table without its index, as CSV for a name in ``.csv``, else as Parquet."""
     shown = {
         str(name): [visible_bytes(value) if isinstance(value, str) else value for value in column]
         for name, column in table.items()
         if column.dtype == "object"
     }
+    shown_here = table.assign(**shown)
     with whole_file(path, special=True) as file:
-        table.assign(**shown).to_parquet(file, index=False)
+        if path.suffix == ".csv":
+            shown_here.to_csv(file, index=False)
+        else:
+            shown_here.to_parquet(file, index=False)
 
 
 def print_json_lines(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -334,20 +190,7 @@ def _print_table(
             out.write(line.encode("utf-8", "surrogateescape") + b"\n")
         out.flush()
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for name, kind in zip(table.columns, table.dtypes, strict=True):
-        is_number = getattr(kind, "kind", "O") in "iuf"
-        shown.add_column(
-            str(name), justify="right" if is_number else "left", overflow="fold",
-            no_wrap=name == table.columns[0],
-        )  # fmt: skip
-    for row in rows:
-        shown.add_row(*(Text(printable(cell)) for cell in row))
-    Console(stderr=err).print(shown)
+    show(list(map(str, table.columns)), [[*map(printable, row)] for row in rows], title, err=err)
 
 
 def _cell(value: object) -> str:
@@ -358,37 +201,72 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """Let a process that is asked to end (SIGTERM) clean up first, as one that is interrupted."""
+    owner = os.getpid()
+
+    def ended(*_: object) -> None:
+        if os.getpid() != owner:  # a process that was forked has nothing of its own to clean up
+            os._exit(128 + signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _Lines:
-    """Progress off a terminal: a line for each step that begins after the first second."""
+    """Progress off a terminal: now and then a line with the step that is being done."""
 
     def __init__(self, total: int | None) -> None:
         self._begun = time.monotonic()
-        self._steps, self._of = 0, "" if total is None else f"/{total}"
+        self._total, self._steps, self._text = total, 0, ""
+        self._ended = threading.Event()
 
     def step(self, text: str) -> None:
         self._steps += 1
-        passed = time.monotonic() - self._begun
-        if passed >= _QUIET:
-            click.echo(f"{passed:5.0f} s  {self._steps}{self._of}  {text}", err=True)
+        self._text = text
+
+    def tell(self) -> None:
+        """Write lines until this ends, which is a thread's work: a step may take long."""
+        while not self._ended.wait(SELDOM):
+            of = "" if self._total is None else f"/{self._total}"
+            passed = time.monotonic() - self._begun
+            aside(f"{passed:5.0f} s  {self._steps}{of}  {self._text}")
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.tell, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
 
 
 @contextmanager
 def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Show progress from the first second on: a bar on a terminal, else a line for each step.
+    """Show progress: a bar on a terminal, from the first second on; else a line every ten seconds.
 
     Parameters
     ----------
     total : int, optional
-        Number of steps.
+        Number of steps, where it is known.
 
     Yields
     ------
     callable
         To be called with a few words when a step begins.
     """
-    if not sys.stderr.isatty():
+    if TOLD.quiet or not sys.stderr.isatty():
         lines = _Lines(total)
-        yield lines.step
+        with lines.told():
+            yield lines.step
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -414,3 +292,30 @@ def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
         timer.cancel()
         timer.join()
         bar.stop()
+
+
+def asked_for(
+    fs: Filesystem, subvolume: str, parent: str | None, clones: Sequence[str]
+) -> tuple[Subvolume, Subvolume | None, list[Subvolume]]:
+    """Return what ``btrfs send`` asks the kernel for: the subvolume, the parent, clone sources.
+
+    A parent is a clone source too; where there is none, it is picked among the clone sources.
+    """
+    from btrfs_model.questions.send.parent import find_good_parent
+
+    sent = _read_only(fs, subvolume, "subvolume")
+    sources = [_read_only(fs, name, "clone source") for name in clones]
+    if parent is not None:
+        base = _read_only(fs, parent, "parent")
+        return sent, base, [*sources, base]
+    return sent, find_good_parent(fs, sent, sources) if sources else None, sources
+
+
+def _read_only(fs: Filesystem, name: str, role: str) -> Subvolume:
+    """Find a subvolume that is to be sent or cloned from: it has to be read-only."""
+    from btrfs_model.base.errors import BtrfsModelError
+
+    subvolume = fs.subvolume(name)
+    if not subvolume.is_read_only:
+        raise BtrfsModelError(f"{fs.path}: {role} {name} is not read-only")
+    return subvolume

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 from btrfs_model.base.whole_file import naming
-from btrfs_model.cli.blocks import limits_option, parameters_option
-from btrfs_model.cli.common import (
-    STDOUT,
+from btrfs_model.cli.common import STDOUT, aside, echo, print_table, progress
+from btrfs_model.cli.flags import (
     Command,
-    echo,
+    device_option,
     json_option,
+    limits_option,
     machine_option,
-    print_table,
-    progress,
+    offers,
+    output_option,
+    parameters_option,
+    tell_unjudged,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
 
 _WIDE = 160
 """Characters from which a terminal has room for the table of the commits; elsewhere it has them."""
+
+
+def _workloads() -> tuple[str, ...]:
+    from btrfs_model.experiments.replays import all_names
+
+    return all_names()
 
 
 def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
@@ -51,7 +59,7 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
         "btrfs-model replay send-readahead --limits always_leaves=1M --nodesize 4096",
     ),
 )
-@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", shell_complete=offers(_workloads))
 @click.option(
     "--scale",
     default="full",
@@ -63,14 +71,16 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
 @click.option(
     "--kernel-before",
     metavar="B",
+    callback=tell_unjudged,
     help="Behaviour to compare instead of the one just before the commit.",
 )
 @click.option(
-    "--kernel-after", metavar="B", help="Behaviour to compare instead of the one with the commit."
+    "--kernel-after",
+    metavar="B",
+    callback=tell_unjudged,
+    help="Behaviour to compare instead of the one with the commit.",
 )
-@click.option(
-    "--device",
-    metavar="NAME|FILE",
+@device_option(
     help="Model times on this device: a name of `btrfs-model reads --devices`, or a file "
     "NAME.toml.",
 )
@@ -89,8 +99,9 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N",
               help="Workloads replayed at a time; as many as there are processors and free memory "
               "for (4 GB each) without it.")  # fmt: skip
-@click.option("--out", default="out", show_default=True, type=click.Path(path_type=Path),
-              metavar="DIR", help="Folder for the results; made when it is missing.")  # fmt: skip
+@output_option("Folder for the results; made when it is missing.", "DIR", name="out",
+               default="out", show_default=True)  # fmt: skip
+@json_option("Print all rows of results.csv instead, one JSON object a line.")
 def replay(
     workloads: tuple[str, ...],
     scale: str | float,
@@ -104,6 +115,7 @@ def replay(
     measured: Path | None,
     jobs: int | None,
     out: Path,
+    as_json: bool,
 ) -> None:
     """Replay workloads of commit messages on both sides of their commit.
 
@@ -116,24 +128,29 @@ def replay(
     from btrfs_model.experiments.report import write
     from btrfs_model.experiments.times import read_measured
     from btrfs_model.experiments.workloads import load
+    from btrfs_model.experiments.workloads.knobs import Knobs
 
-    given = {
-        "device": device, "parameters": parameters, "limits": limits, "nodesize": nodesize,
-    }  # fmt: skip
-    knobs = {name: value for name, value in given.items() if value}
-    names = tuple(dict.fromkeys(workloads)) or all_names(knobs)
-    sides = [load(name).sides(kernel_before, kernel_after) for name in names]
+    knobs = Knobs(device, parameters, limits, nodesize)
+    names = tuple(dict.fromkeys(workloads)) or all_names(knobs.turned)
+    for name in names:
+        load(name).sides(kernel_before, kernel_after)
     times = None if measured is None else read_measured(measured)
     check(names, scale, knobs, machine, out)
-    total = sum(1 + 2 * len(of_one) for of_one in sides) + 1
-    with progress(total) as step:
+    with progress() as step:
         replays = run_all(
             names, jobs or default_jobs(), step,
-            scale=scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
+            scale=scale, behaviour_before=kernel_before, behaviour_after=kernel_after, knobs=knobs,
             machine=machine, measured=times,
         )  # fmt: skip
         step("writing the report")
         files = write(replays, out)
+    if as_json:
+        from btrfs_model.experiments.results import frame
+
+        # a value that is missing is null, as in every JSON
+        table = frame(replays).astype(object)
+        print_table(table.where(table.notna(), None), as_json=True)
+        return
     with naming(STDOUT):
         for one in replays:
             _print_replay(one)
@@ -209,6 +226,10 @@ def _print_answer(replays: list[Replay]) -> None:
         if message.commit:
             about.append(f"\n{message.title} ({message.release})\n", style="not bold")
             about.append(message.url, style=f"not bold link {message.url}")
+        if message.series:
+            about.append(f"\nseries of {message.series.number}, its last commit", style="not bold")
+        if row.alone:
+            about.append(f"\n{row.alone}", style="not bold")
         if console.width >= _WIDE:
             table.add_row(about, *map(Text, row.cells))
             continue
@@ -219,6 +240,7 @@ def _print_answer(replays: list[Replay]) -> None:
         console.print(Padding(Text(f"{line}\n{work}\n{verdict}"), (0, 0, 1, 2)))
     if table.row_count:
         console.print(table)
+    console.print("Why, and all other times: report.html", style="dim")
 
 
 def _shown(one: Replay) -> list[list[Figure]]:
@@ -242,6 +264,7 @@ def _shown(one: Replay) -> list[list[Figure]]:
     examples=(
         "btrfs-model patches",
         "btrfs-model patches send-utimes-cache",
+        "btrfs-model patches 3e49363be633",
         "btrfs-model patches --json | jq -r 'select(.release == \"6.3\") | .slug'",
     ),
 )
@@ -251,20 +274,51 @@ def patches(slug: str | None, as_json: bool) -> None:
     """Show the kernel commits that the model can be taken back before, or all about one of them.
 
     A behaviour is a preset (v4.16, v6.12, v6.1.176, ...) with toggles added or taken away:
-    'v6.12 - send-utimes-cache'. Of one, SLUG, it is shown what the commit changes, which lines of
-    this program ask for it, which workloads show it and which tests name it.
+    'v6.12 - send-utimes-cache'. The id of a commit, 8 digits or more, stands for the main line
+    right after it, with ^ right before it; rows are in that order. Of one toggle, by SLUG or by the
+    id of its commit, it is shown what the commit changes, which lines of this program ask for it,
+    which workloads show it and which tests name it; of a preset, how far it was compared with
+    kernels, and the toggles that came with it.
 
-    Between two kernels of which records exist, a preset is as good as the list of toggles.
+    Column "judged": the sides of a commit that kernels were compared with. Between two kernels
+    that were compared, a preset is as good as the list of toggles.
     """
-    if slug is not None:
-        _show_patch(slug, as_json)
-        return
-    from btrfs_model.behaviour import PRESETS, table
+    from btrfs_model.behaviour import JUDGED, PRESETS, standing, table
 
-    columns = ("slug", "release", "commit", "what", "asked")
+    if slug in PRESETS:
+        _show_preset(slug, as_json)
+        return
+    if slug is not None:
+        from btrfs_model.experiments.evidence import toggles_of
+
+        for number, one in enumerate(toggles_of(slug)):
+            if number and not as_json:
+                echo("")
+            _show_patch(one, as_json)
+        return
+    columns = ("slug", "release", "commit", "what", "asked", "judged")
     print_table(table(), as_json=as_json, narrow=columns)
     if not as_json:
-        click.echo(f"Presets: {', '.join(PRESETS)}", err=True)
+        aside(f"Presets: {', '.join(PRESETS)}")
+        aside(f"Compared with kernels: {', '.join(JUDGED)}; {standing(PRESETS[0])}")
+
+
+def _show_preset(name: str, as_json: bool) -> None:
+    """Show how far a preset was compared with kernels, and what it has that older ones lack."""
+    from btrfs_model.behaviour import PRESETS, Behaviour, standing
+    from btrfs_model.patches import Patch
+
+    at = PRESETS.index(name)
+    before = Behaviour.parse(PRESETS[at - 1]).patches if at else frozenset[Patch]()
+    new = [str(one) for one in Behaviour.parse(name) if one not in before]
+    known = {"preset": name, "standing": standing(name), "new": new}
+    if as_json:
+        echo(json.dumps(known))
+        return
+    echo(f"{'preset':<10} {name}")
+    echo(f"{'standing':<10} {known['standing']}")
+    for row, one in enumerate(new or ["-"]):
+        echo(f"{'' if row else 'new':<10} {one}")
 
 
 def _show_patch(slug: str, as_json: bool) -> None:

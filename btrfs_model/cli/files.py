@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 from btrfs_model.base.printable import printable
-from btrfs_model.cli.blocks import limits_option
-from btrfs_model.cli.common import (
+from btrfs_model.cli.common import print_table, stdout, write_work
+from btrfs_model.cli.flags import (
     Command,
     Images,
     behaviour_option,
     image_argument,
     json_option,
+    limits_option,
     machine_option,
-    print_table,
-    stdout,
     subvolume_argument,
     work_option,
-    write_work,
 )
 from btrfs_model.cli.times import print_time, timed_on
 

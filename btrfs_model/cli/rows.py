@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Long tables as lines of text: column by column by Arrow, not value by value.
+"""Tables as text: on a terminal, and long ones in a pipe.
 
-What is written is what :func:`btrfs_model.cli.common.print_table` writes, many times as fast.
+These are written column by column by Arrow, not value by value: what comes of it is what
+:func:`btrfs_model.cli.common.print_table` writes, many times as fast.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from btrfs_model.base.printable import printable
@@ -16,6 +19,71 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CHUNK = 100_000
+_NUMBER = re.compile(r"[-+]?[\d,.]*[%KMGT]?")
+_NAME = 24
+"""Characters of text that is not folded where there is room for no more."""
+_GAP = 2
+
+
+def show(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, *, err: bool
+) -> None:
+    """Print a table on a terminal: no number and no word is broken in two.
+
+    Headings are broken after an underscore, and text between words; but a word that has no room
+    beside the first column even alone. What has no room beside the rest comes below it, with the
+    first column again.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(stderr=err)
+    columns = list(zip(*rows, strict=True)) or [()] * len(headings)
+    numbers = [all(map(_NUMBER.fullmatch, column)) for column in columns]
+    whole = [max(map(len, [heading, *column])) for heading, column in zip(headings, columns,
+                                                                         strict=True)]  # fmt: skip
+    is_narrow = sum(whole) + _GAP * len(whole) > console.width
+    least = whole
+    if is_narrow:
+        headings = [heading.replace("_", "_\n") for heading in headings]
+        room = max(_NAME, console.width - whole[0] - _GAP)
+        least = [
+            max(*map(len, heading.split("\n")), *(
+                len(cell) if is_number else min(_least(cell), room) for cell in column
+            ), 0)
+            for heading, column, is_number in zip(headings, columns, numbers, strict=True)
+        ]  # fmt: skip
+    for block in _blocks(least, console.width):
+        shown = Table(
+            box=None, pad_edge=False, header_style="bold", title=title, title_justify="left"
+        )
+        for at in block:
+            shown.add_column(
+                headings[at], justify="right" if numbers[at] else "left", overflow="fold",
+                no_wrap=numbers[at] or at == 0, min_width=least[at] if is_narrow else None,
+            )  # fmt: skip
+        for row in rows:
+            shown.add_row(*(Text(row[at]) for at in block))
+        console.print(shown)
+        title = None
+
+
+def _least(text: str) -> int:
+    """Return how wide a text is at least: its longest word, and what is short as a whole."""
+    return max(min(len(text), _NAME), *map(len, text.split()), 0)
+
+
+def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return which columns stand beside each other, the first in each block."""
+    blocks, used = [[0]], widths[0]
+    for at, width in enumerate(widths[1:], 1):
+        if used + _GAP + width > room and len(blocks[-1]) > 1:
+            blocks.append([0])
+            used = widths[0]
+        blocks[-1].append(at)
+        used += _GAP + width
+    return blocks
 
 
 def is_plain(table: pd.DataFrame) -> bool:

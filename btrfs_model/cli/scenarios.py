@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The command ``run``."""
+"""Commands that make images: ``run``, ``replay-log``, ``sample``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrfs_model.base.sizes import size
-from btrfs_model.cli.common import (
+from btrfs_model.cli.common import echo, print_table, progress, write_json
+from btrfs_model.cli.flags import (
     Command,
     behaviour_option,
+    json_option,
     machine_option,
-    progress,
+    offers,
+    output_option,
     work_option,
-    write_json,
+    written_image_argument,
 )
 from btrfs_model.cli.times import print_time, timed_on
-from btrfs_model.patches import MOUNT_KERNEL
 
 if TYPE_CHECKING:
     from btrfs_model.base.counters import Work
@@ -44,12 +46,11 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
     ),
 )
 @click.argument("scenario", type=click.Path(path_type=Path))
-@click.option("-o", "--output", "image", required=True, type=click.Path(path_type=Path),
-              metavar="IMAGE", help="Image file to write.")  # fmt: skip
+@output_option("Image file to write.", "IMAGE", name="image", was=("--output",), required=True)
 @click.option("--size", default="256M", show_default=True, callback=_bytes, metavar="SIZE",
               help="Size of the device.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="What uuids and times come from.")
-@behaviour_option(MOUNT_KERNEL)
+@behaviour_option()
 @work_option("Write how often each kernel function was called, a list of the fsyncs.")
 @machine_option
 def run(
@@ -111,3 +112,67 @@ def run(
             print_time(one["step"], computes, one["work"])
         elif computes is not None:
             click.echo(f"{one['step']}: {one['how']}", err=True)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model replay-log crashed.img -o recovered.img",
+        "btrfs-model replay-log crashed.img -o recovered.img --behaviour v5.10",
+    ),
+)
+@written_image_argument
+@output_option("Image file to write.", "NEW_IMAGE", was=("--output",), required=True)
+@behaviour_option()
+def replay_log(image: Path, output: Path, behaviour: str) -> None:
+    """Replay the log of IMAGE and write what a mount would make of it.
+
+    IMAGE stays as it is; where its log is damaged, no new image is written. The log may be of any
+    kernel, --behaviour is the one that mounts it.
+    """
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.volume.filesystem import Filesystem
+
+    if output.exists() and output.samefile(image):
+        raise click.UsageError("NEW_IMAGE is IMAGE")
+    with Filesystem.open(image) as fs:
+        logs = sorted(fs.log_trees)
+    with WritableFilesystem.load(image, replay_behaviour=behaviour) as replayed:
+        replayed.save(output)
+    subvolumes = ", ".join(map(str, logs))
+    echo(f"replayed the log of subvolume {subvolumes}" if logs else "there is no log")
+
+
+def _samples() -> list[str]:
+    from btrfs_model.base.samples import described
+
+    return [name for name, _ in described()]
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model sample",
+        "btrfs-model sample zstd -o disk.img",
+        "btrfs-model sample kernel/send/send-utimes/n200 -o disk.img",
+    ),
+)
+@click.argument("name", required=False, shell_complete=offers(_samples))
+@output_option("Image file to write; it is yours.", "IMAGE", was=("--output",))
+@json_option("List them as one JSON object a line.")
+def sample(name: str | None, output: Path | None, as_json: bool) -> None:
+    """Write an image that a kernel made, or list those that are there with what each shows.
+
+    Of a NAME its end will do where there is only one such. An installed package has small samples;
+    BTRFS_MODEL_DATA names the folder 'data' of a clone, which has all.
+    """
+    from btrfs_model.base.samples import described, write_sample
+
+    if (name is None) != (output is None):
+        raise click.UsageError("NAME goes with -o IMAGE")
+    if name is not None and output is not None:
+        write_sample(name, output)
+        return
+    import pandas as pd
+
+    print_table(pd.DataFrame(described(), columns=["name", "shows"]), as_json=as_json)

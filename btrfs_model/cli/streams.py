@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -14,31 +14,34 @@ import click
 
 from btrfs_model.base.printable import printable
 from btrfs_model.base.whole_file import naming
-from btrfs_model.cli.blocks import limits_option
 from btrfs_model.cli.common import (
     STDOUT,
-    Command,
-    Images,
-    behaviour_option,
-    image_argument,
-    json_option,
-    machine_option,
-    parent_option,
+    aside,
+    asked_for,
     print_table,
     progress,
     stdout,
+    write_work,
+)
+from btrfs_model.cli.flags import (
+    Command,
+    Flag,
+    Images,
+    behaviour_option,
+    clones_option,
+    image_argument,
+    json_option,
+    limits_option,
+    machine_option,
+    parent_option,
     subvolume_argument,
     work_option,
-    write_work,
     written_image_argument,
 )
 from btrfs_model.cli.times import print_profile, print_time, timed_on
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from btrfs_model.volume.filesystem import Filesystem
-    from btrfs_model.volume.subvolume import Subvolume
 
 
 @click.command(
@@ -55,29 +58,18 @@ if TYPE_CHECKING:
 @image_argument
 @subvolume_argument
 @parent_option
-@click.option(
-    "-c",
-    "--clone-source",
-    "clones",
-    multiple=True,
-    metavar="SUBVOL",
-    help="Subvolume that the receiver has; data may be cloned from it. Repeatable.",
-)
-@click.option(
-    "-f",
-    "--file",
-    "out",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the stream to FILE instead of standard output.",
-)
+@clones_option
+@click.option("-f", "-o", "--out", "out", cls=Flag, was=("--file",),
+              type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the stream to FILE instead of standard output.")  # fmt: skip
 @click.option(
     "--proto",
     type=click.IntRange(0, 3),
     metavar="N",
     help="Version of the stream, 0 for the highest there is.  [default: 1]",
 )
-@click.option("--no-data", is_flag=True, help="Send no file data, only which ranges changed.")
+@click.option("--no-data", "no_file_data", is_flag=True,
+              help="Send no file data, only which ranges changed: no_file_data.")  # fmt: skip
 @click.option(
     "--compressed-data",
     is_flag=True,
@@ -89,6 +81,7 @@ if TYPE_CHECKING:
 @click.option("--explain", type=click.Choice(["summary", "commands"]),
               help="Say why each command is sent: added up, or command by command.")  # fmt: skip
 @click.option("--profile", is_flag=True, help="Say where the time goes, by kernel function.")
+@json_option("With --explain and --profile: one JSON object a line.")
 @machine_option
 def send(
     image: Images,
@@ -97,13 +90,14 @@ def send(
     clones: tuple[str, ...],
     out: Path | None,
     proto: int | None,
-    no_data: bool,
+    no_file_data: bool,
     compressed_data: bool,
     behaviour: str,
     limits: dict[str, int],
     work: Path | None,
     explain: str | None,
     profile: bool,
+    as_json: bool,
     machine: str | None,
 ) -> None:
     """Write the send stream of a read-only subvolume, byte for byte as the kernel does.
@@ -120,6 +114,8 @@ def send(
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.questions.send.ioctl import send as send_subvolume
 
+    if as_json and explain is None and not profile:
+        raise click.UsageError("--json goes with --explain and --profile")
     if compressed_data and proto == 1:
         raise click.UsageError("--compressed-data needs --proto 2 or higher")
     if out is None and (explain is not None or profile) and sys.stdout.isatty():
@@ -129,84 +125,34 @@ def send(
     chosen = Behaviour.parse(behaviour)
     computes = timed_on(machine, work, wanted=profile)
     with image.open() as fs:
-        sent = _read_only(fs, subvolume, "subvolume")
-        sources = [_read_only(fs, name, "clone source") for name in clones]
-        base: Subvolume | None = None
-        if parent is not None:
-            base = _read_only(fs, parent, "parent")
-            sources.append(base)
-        elif sources:
-            base = find_good_parent(fs, sent, sources)
+        sent, base, sources = asked_for(fs, subvolume, parent, clones)
         with _sink(out) as sink, progress() as step:
             step(f"sending {subvolume}")
             result = send_subvolume(
-                fs, sent.id, None if base is None else base.id,
-                [source.id for source in sources], behaviour=chosen, limits=limits,
+                fs, sent, base, sources, behaviour=chosen, limits=limits,
                 proto=(2 if compressed_data else 1) if proto is None else proto,
-                no_file_data=no_data, compressed=compressed_data, explain=explain is not None,
+                no_file_data=no_file_data, compressed=compressed_data, explain=explain is not None,
                 to=sink,
             )  # fmt: skip
         write_work(work, result.work)
     if result.causes is not None:
-        _print_causes(result.causes, summary=explain == "summary", err=out is None)
+        _print_causes(result.causes, summary=explain == "summary", as_json=as_json, err=out is None)
     if computes is not None:
         print_time("send", computes, result.amounts, err=out is None)
         if profile:
-            print_profile(computes, result.amounts, err=out is None)
+            print_profile(computes, result.amounts, as_json=as_json, err=out is None)
 
 
-def _print_causes(causes: pd.DataFrame, *, summary: bool, err: bool) -> None:
+def _print_causes(causes: pd.DataFrame, *, summary: bool, as_json: bool, err: bool) -> None:
     """Print why the commands of a stream were sent."""
     from btrfs_model.questions.send.explain import summaries
 
     if not summary:
         narrow = ["offset", "length", "command", "path", "cause", "item_type", "change"]
-        print_table(causes, narrow=narrow, err=err)
+        print_table(causes, as_json=as_json, narrow=narrow, err=err)
         return
     for title, table in summaries(causes).items():
-        print_table(table, title=title, err=err)
-
-
-def _read_only(fs: Filesystem, name: str, role: str) -> Subvolume:
-    """Find a subvolume that is to be sent or cloned from: it has to be read-only."""
-    from btrfs_model.base.errors import BtrfsModelError
-
-    subvolume = fs.subvolume(name)
-    if not subvolume.is_read_only:
-        raise BtrfsModelError(f"{fs.path}: {role} {name} is not read-only")
-    return subvolume
-
-
-def find_good_parent(fs: Filesystem, sent: Subvolume, sources: Sequence[Subvolume]) -> Subvolume:
-    """Pick the parent among the clone sources, as ``btrfs send -c`` does.
-
-    The subvolume that `sent` is a snapshot of, when it is among them. Else, of those that are
-    snapshots of the same subvolume, the one with the nearest ctransid to that subvolume's.
-    (btrfs-progs 6.2, ``find_good_parent()``)
-
-    Raises
-    ------
-    BtrfsModelError
-        When there is none.
-    """
-    from btrfs_model.base.errors import BtrfsModelError
-
-    by_uuid = {one.uuid: one for one in map(fs.subvolume, fs.subvolume_ids) if one.uuid}
-
-    def origin(of: Subvolume) -> Subvolume | None:
-        return by_uuid.get(of.parent_uuid) if of.parent_uuid else None
-
-    wanted = origin(sent)
-    if wanted is not None:
-        siblings = [
-            one for one in sources if (other := origin(one)) is not None and other.id == wanted.id
-        ]
-        for one in sources:
-            if one.id == wanted.id:
-                return one
-        if siblings:
-            return min(siblings, key=lambda one: abs(one.item.ctransid - wanted.item.ctransid))
-    raise BtrfsModelError(f"{fs.path}: parent determination failed for {sent.id}")
+        print_table(table, as_json=as_json, title=title, err=err)
 
 
 @contextmanager
@@ -275,7 +221,7 @@ def receive(
         result = receive_stream(fs, sys.stdin.buffer if stream is None else stream, directory)
         fs.replace()
     for path in result.subvolumes:
-        click.echo(f"At subvol {printable(path)}", err=True)
+        aside(f"At subvol {printable(path)}")
     write_work(work, result.calls)
     if computes is not None:
         print_time("receive", computes, result.calls)

@@ -14,7 +14,9 @@ import click
 
 from btrfs_model.base.sizes import size
 from btrfs_model.base.whole_file import whole_file
-from btrfs_model.cli.common import Command, echo, print_table
+from btrfs_model.cli import common
+from btrfs_model.cli.common import echo, print_json_lines, print_table
+from btrfs_model.cli.flags import Command, json_option, output_option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.sweep.spec import Spec
     from btrfs_model.experiments.sweep.store import Store
 
-_EVERY: Final = 10.0
-"""Seconds between two lines of progress, off a terminal."""
 _SHOWN_FAILED: Final = 20
 
 
@@ -51,8 +51,7 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
 @click.argument("words", nargs=-1, required=True, metavar="[status] SPEC.toml")
 @click.option("--store", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder that remembers the cells.  [default: SPEC.sweep here]")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="Parquet, or CSV for a name in .csv.  [default: SPEC.parquet here]")  # fmt: skip
+@output_option("Parquet, or CSV for a name in .csv.  [default: SPEC.parquet here]", name="out")
 @click.option(
     "--dry-run", is_flag=True, help="Say how many cells there are, and how long it takes."
 )
@@ -73,6 +72,7 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
 @click.option("--memory", callback=_memory, metavar="BYTES",
               help="What each process may have (K, M, G, T).")  # fmt: skip
 @click.option("--refresh", is_flag=True, help="Measure again what another model measured.")
+@json_option("Of an analysis and of status: one JSON object a line.")
 @click.option("--incomplete", is_flag=True, help="Go on without the cells that fail.")
 def sweep(
     words: tuple[str, ...],
@@ -87,6 +87,7 @@ def sweep(
     timeout: float,
     memory: int | None,
     refresh: bool,
+    as_json: bool,
     incomplete: bool,
 ) -> int:
     """Measure the same in very many cells: a workload, a scenario, a function, over its knobs.
@@ -94,9 +95,10 @@ def sweep(
     SPEC.toml says what and over which knobs (docs/sweeps.md). What the store has is not measured
     again, so a sweep that was ended goes on where it was. A cell that fails is noted, and the
     others go on; the status is then 1. `sweep status SPEC.toml` says which cells are done, missing,
-    failed, or stale: measured by another model.
+    failed, or stale: measured by another model. A SPEC with `function` is code: the module beside
+    it that it names is run.
     """
-    from btrfs_model.experiments.sweep.api import Settings, carry_out
+    from btrfs_model.experiments.sweep.api import Settings, carry_out, check_quantities
     from btrfs_model.experiments.sweep.api import dry_run as estimate
     from btrfs_model.experiments.sweep.sensitivity import METHODS
     from btrfs_model.experiments.sweep.spec import load
@@ -109,8 +111,11 @@ def sweep(
     stem = Path(words[-1]).stem
     folder = store or Path(f"{stem}.sweep")
     planned = spec.plan(sampler=METHODS[method] if method else None)
+    check_quantities(
+        spec.target, [*(spec.quantities or ()), *(one.quantity for one in spec.conclusions)]
+    )
     if is_status:
-        return _status(planned, Store(folder))
+        return _status(planned, Store(folder), as_json=as_json)
     settings = Settings(
         folder, scheduler, jobs, None if method else spec.quantities, retries, timeout, memory,
         refresh, incomplete,
@@ -127,12 +132,12 @@ def sweep(
     started = time.monotonic()
     with _progress() as settings.report:
         table, cells = carry_out(spec.target, planned, settings)
-    return _write(spec, planned, table, cells, method, target, started)
+    return _write(spec, planned, table, cells, method, target, started, as_json=as_json)
 
 
 def _write(
     spec: Spec, planned: Plan, table: pd.DataFrame, cells: NDArray[np.int64], method: str | None,
-    out: Path, started: float,
+    out: Path, started: float, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Write the table, and what an analysis finds; the status is 1 where cells are missing."""
     from btrfs_model.experiments.sweep.files import packed
@@ -150,22 +155,26 @@ def _write(
         named = out.with_name(f"{out.stem}-{method}{out.suffix}")
         files[named] = packed(found, spec, planned, named)
         files[out.with_name(f"{out.stem}-{method}.png")] = to_png(tornado(found, spec.title))
-        print_table(found.round(4))
+        print_table(found.round(4), as_json=as_json)
     for file, content in files.items():
         with whole_file(file) as sink:
             sink.write(content)
-    echo(
+    tell = common.aside if as_json else echo
+    tell(
         f"{measured:,} of {len(planned):,} cells, {len(table):,} rows, "
         f"{_duration(time.monotonic() - started)}: {', '.join(map(str, files))}"
     )
     return int(measured < len(planned))
 
 
-def _status(planned: Plan, store: Store) -> int:
+def _status(planned: Plan, store: Store, *, as_json: bool) -> int:
     """Print what a store has of a sweep; the status is 1 where cells failed."""
     from btrfs_model.experiments.sweep.api import status
 
     counts, failed = status(planned, store)
+    if as_json:
+        print_json_lines([counts, *failed])
+        return int(bool(failed))
     echo(f"{store.path}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
     for one in failed[:_SHOWN_FAILED]:
         about = ", ".join(f"{name}={value}" for name, value in one["params"].items())
@@ -186,7 +195,7 @@ def _duration(seconds: float) -> str:
 @contextmanager
 def _progress() -> Iterator[Report]:
     """Show how many cells are done, and when the rest will be: a bar, or now and then a line."""
-    if not sys.stderr.isatty():
+    if common.TOLD.quiet or not sys.stderr.isatty():
         yield _lines()
         return
     from rich.console import Console
@@ -219,11 +228,10 @@ def _lines() -> Report:
     def report(done: int, total: int, failed: int) -> None:
         nonlocal told
         now = time.monotonic()
-        if now - told >= _EVERY and done:
+        if now - told >= common.SELDOM and done:
             told = now
             left = _duration((now - begun) * (total - done) / done)
             text = f", {failed:,} failed" if failed else ""
-            click.echo(f"{now - begun:5.0f} s  {done:,}/{total:,} cells{text}, {left} left",
-                       err=True)  # fmt: skip
+            common.aside(f"{now - begun:5.0f} s  {done:,}/{total:,} cells{text}, {left} left")
 
     return report

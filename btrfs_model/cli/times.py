@@ -53,7 +53,7 @@ def print_time(
         click.echo(f"  {line}", err=err)
 
 
-def print_profile(machine: Machine, work: Mapping[str, float], *, err: bool) -> None:
+def print_profile(machine: Machine, work: Mapping[str, float], *, as_json: bool, err: bool) -> None:
     """Print where the time of work goes, by what is counted: mostly functions of the kernel."""
     import pandas as pd
 
@@ -69,4 +69,5 @@ def print_profile(machine: Machine, work: Mapping[str, float], *, err: bool) -> 
         ],
         columns=["function", "calls", "ms", "percent"],
     )
-    print_table(table, title=f"time by function on {machine.name}", err=err)
+    title = f"time by function on {machine.name}"
+    print_table(table, as_json=as_json, title=title, err=err)

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrfs_model.base.printable import printable
-from btrfs_model.cli.common import (
+from btrfs_model.cli.common import echo, print_json_lines, print_table, progress, stdout
+from btrfs_model.cli.flags import (
     Command,
     Images,
     Whole,
-    echo,
     image_argument,
     json_option,
     one_output,
-    parquet_option,
-    print_json_lines,
-    print_table,
-    progress,
-    stdout,
+    output_option,
     whole_number,
 )
 
@@ -44,13 +40,12 @@ def _tree_id(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     """Read a tree's id or name (``fs``, ``extent``, ``CSUM_TREE``)."""
     if value is None:
         return None
-    from btrfs_model.ondisk.keys import ObjectId
+    from btrfs_model.questions.dumptree.trees import tree_number
 
-    name = value.upper().removesuffix("_TREE")
-    for candidate in (f"{name}_TREE", name):
-        if candidate in ObjectId.__members__:
-            return int(ObjectId[candidate])
-    return _number(value)
+    try:
+        return tree_number(value)
+    except ValueError:
+        return _number(value)
 
 
 def _key(_: click.Context, __: click.Parameter, value: str | None) -> Key | None:
@@ -78,7 +73,7 @@ def _key(_: click.Context, __: click.Parameter, value: str | None) -> Key | None
         "btrfs-model dump-tree disk.img -t 256 --objectid 257",
         "btrfs-model dump-tree disk.img -t extent --min-key 30408704 --max-key 30474240",
         "btrfs-model dump-tree disk.img -t csum --json",
-        "btrfs-model dump-tree disk.img --parquet items.parquet",
+        "btrfs-model dump-tree disk.img --out items.parquet",
     ),
 )
 @image_argument
@@ -106,7 +101,7 @@ def _key(_: click.Context, __: click.Parameter, value: str | None) -> Key | None
 @click.option("--dfs", is_flag=True, help="Each node before its children, not level by level.")
 @click.option("--hide-names", is_flag=True, help="Show HIDDEN for names of files.")
 @json_option("One JSON object a line for each item.")
-@parquet_option("Write the items as a table in Parquet.")
+@output_option("Write the items as a table in Parquet.", was=("--parquet",))
 def dump_tree(
     image: Images,
     tree: int | None,
@@ -119,15 +114,17 @@ def dump_tree(
     dfs: bool,
     hide_names: bool,
     as_json: bool,
-    parquet: Path | None,
+    output: Path | None,
 ) -> None:
     """Show the items of trees, in the text of `btrfs inspect-internal dump-tree`.
 
     A KEY is OBJECTID,TYPE,OFFSET; type and offset are 0 when they are left out. On a terminal,
     names are escaped where btrfs-progs 6.2 writes the bytes that they are.
     """
-    as_table = as_json or parquet is not None
-    one_output(as_json, parquet)
+    as_table = as_json or output is not None
+    one_output(as_json, output)
+    if output is not None and output.suffix == ".csv":
+        raise click.UsageError("items go to Parquet; as text, --json has them")
     if as_table and (blocks or roots or dfs or hide_names):
         raise click.UsageError("-b, -r, --dfs and --hide-names are for text")
     if blocks and (tree is not None or roots):
@@ -145,10 +142,10 @@ def dump_tree(
     with image.open() as fs, progress() as step:
         step(f"reading {image}")
         try:
-            if parquet is not None:
+            if output is not None:
                 from btrfs_model.questions.dumptree.table import dump_tree_parquet
 
-                dump_tree_parquet(fs.image, parquet, tree, **chosen)
+                dump_tree_parquet(fs.image, output, tree, **chosen)
             elif as_json:
                 from btrfs_model.questions.dumptree.json_lines import dump_tree_json
 

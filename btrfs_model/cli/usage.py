@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrfs_model.base.printable import printable
-from btrfs_model.cli.common import (
+from btrfs_model.cli.common import aside, print_json_lines, print_table, stdout, write_table
+from btrfs_model.cli.flags import (
     Command,
     Images,
     Whole,
@@ -18,18 +19,12 @@ from btrfs_model.cli.common import (
     images_before,
     json_option,
     one_output,
-    parquet_option,
-    print_json_lines,
-    print_table,
-    stdout,
     subvolume_argument,
-    write_parquet,
+    table_option,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_PARQUET = parquet_option("Write all columns as a table in Parquet.")
 
 
 @click.command(
@@ -37,23 +32,23 @@ _PARQUET = parquet_option("Write all columns as a table in Parquet.")
     examples=(
         "btrfs-model devices a.img b.img c.img",
         "btrfs-model devices folder --degraded --json | jq 'select(.missing)'",
-        "btrfs-model devices folder --stripes --parquet stripes.parquet",
+        "btrfs-model devices folder --stripes --out stripes.parquet",
     ),
 )
 @image_argument
 @click.option("--stripes", is_flag=True, help="A row for each stripe of each chunk instead.")
 @json_option("One JSON object a line.")
-@_PARQUET
-def devices(image: Images, stripes: bool, as_json: bool, parquet: Path | None) -> None:
+@table_option("Write all columns as a table")
+def devices(image: Images, stripes: bool, as_json: bool, output: Path | None) -> None:
     """Show the devices of a filesystem, and what of each is allocated to which kind of chunk.
 
     With --stripes it is where chunks lie: the device of each stripe, and the byte of the device.
     """
-    one_output(as_json, parquet)
+    one_output(as_json, output)
     with image.open() as fs:
         table = fs.stripes() if stripes else fs.devices()
-    if parquet is not None:
-        write_parquet(table, parquet)
+    if output is not None:
+        write_table(table, output)
     else:
         print_table(table, as_json=as_json)
 
@@ -63,7 +58,7 @@ def devices(image: Images, stripes: bool, as_json: bool, parquet: Path | None) -
     examples=(
         "btrfs-model extents disk.img snap1 dir/file",
         "btrfs-model extents disk.img snap1 dir/file --json | jq 'select(.bookend > 0)'",
-        "btrfs-model extents disk.img snap1 file --references --parquet refs.parquet",
+        "btrfs-model extents disk.img snap1 file --references --out refs.parquet",
     ),
 )
 @image_argument
@@ -72,24 +67,24 @@ def devices(image: Images, stripes: bool, as_json: bool, parquet: Path | None) -
 @click.option("--references", is_flag=True,
               help="A row for each reference instead: subvolume, inode, offset, path.")  # fmt: skip
 @json_option("One JSON object a line; an extent has its references inside.")
-@_PARQUET
+@table_option("Write all columns as a table")
 def extents(
-    image: Images, subvolume: str, path: str, references: bool, as_json: bool, parquet: Path | None
+    image: Images, subvolume: str, path: str, references: bool, as_json: bool, output: Path | None
 ) -> None:
     """Show the extents of a file: how much of each is used, and by whom.
 
-    `shown_here` and `shown` are the uncompressed bytes of the extent on disk that this file and
-    that any file shows; `bookend` those that no file shows, and that are kept all the same.
+    `shown_here`: bytes of the extent that this file refers to; `shown`: bytes that any file refers
+    to; `bookend`: bytes that no file refers to, and that are kept all the same. All uncompressed.
     """
     from btrfs_model.questions.usage.files import FileUsage
 
-    one_output(as_json, parquet)
+    one_output(as_json, output)
     with image.open() as fs:
         file = FileUsage(fs, subvolume, path)
         table = file.references() if references else file.table()
         inside = file.references() if as_json and not references else None
-    if parquet is not None:
-        write_parquet(table, parquet)
+    if output is not None:
+        write_table(table, output)
     elif inside is not None:
         _print_with_references(table, inside)
     else:
@@ -117,16 +112,16 @@ def _print_with_references(table: pd.DataFrame, references: pd.DataFrame) -> Non
         "btrfs-model du disk.img",
         "btrfs-model du disk.img snap1 snap2 --json",
         "btrfs-model du disk.img 5 --nested",
-        "btrfs-model du disk.img --parquet du.parquet",
+        "btrfs-model du disk.img --out du.parquet",
     ),
 )
 @images_before("subvolumes", "[SUBVOL]...")
 @click.option("--nested", is_flag=True,
               help="Subvolumes inside are part of one, as in btrfs filesystem du.")  # fmt: skip
 @json_option("One JSON object a line.")
-@_PARQUET
+@table_option("Write all columns as a table")
 def du(
-    image: Images, subvolumes: tuple[str, ...], nested: bool, as_json: bool, parquet: Path | None
+    image: Images, subvolumes: tuple[str, ...], nested: bool, as_json: bool, output: Path | None
 ) -> None:
     """Show what subvolumes use alone and what they share, in bytes; all of them without SUBVOL.
 
@@ -136,13 +131,21 @@ def du(
     """
     from btrfs_model.questions.usage.space import du as space
 
-    one_output(as_json, parquet)
+    one_output(as_json, output)
     with image.open() as fs:
         table = space(fs, *subvolumes, nested=nested)
-    if parquet is not None:
-        write_parquet(table, parquet)
+    if output is not None:
+        write_table(table, output)
     else:
         print_table(table, as_json=as_json)
+
+
+_STATES = {
+    4: "warning: qgroup data inconsistent, rescan recommended",
+    2: "warning: rescan is running, qgroup data may be incorrect",
+    8: "note: simple quotas: extents count for who allocated them",
+}
+"""What flags of the quota tree say (``BTRFS_QGROUP_STATUS_FLAG_*``), as btrfs-progs say it."""
 
 
 @click.command(
@@ -151,17 +154,25 @@ def du(
 )
 @image_argument
 @json_option("One JSON object a line.")
-@_PARQUET
-def qgroups(image: Images, as_json: bool, parquet: Path | None) -> None:
+@table_option("Write all columns as a table")
+def qgroups(image: Images, as_json: bool, output: Path | None) -> None:
     """Show the quota groups of an image, in bytes.
 
     `rfer` and `excl` are what a kernel counted, `reached` and `alone` what a rescan would count.
+    Where the kernel says itself that its numbers are not right, so does a line on standard error.
     """
-    one_output(as_json, parquet)
+    from btrfs_model.ondisk.keys import ObjectId
+    from btrfs_model.volume.quotas import quotas_of
+
+    one_output(as_json, output)
     with image.open() as fs:
         table = fs.qgroups()
-    if parquet is not None:
-        write_parquet(table, parquet)
+        state = quotas_of(fs.trees, fs.image).flags if ObjectId.QUOTA_TREE in fs.trees else 0
+    for flag, line in _STATES.items():
+        if state & flag:
+            aside(f"btrfs-model: {image}: {line}")
+    if output is not None:
+        write_table(table, output)
     else:
         print_table(table, as_json=as_json)
 
@@ -173,11 +184,16 @@ def qgroups(image: Images, as_json: bool, parquet: Path | None) -> None:
 @image_argument
 @subvolume_argument
 @click.argument("inode", metavar="INO", type=Whole())
-def inode_resolve(image: Images, subvolume: str, inode: int) -> None:
+@json_option("One JSON object a line.")
+def inode_resolve(image: Images, subvolume: str, inode: int, as_json: bool) -> None:
     """Show all paths of an inode in a subvolume, in the kernel's order (ioctl INO_PATHS)."""
     out = stdout()
     with image.open() as fs:
-        for path in fs.subvolume(subvolume).paths_of(inode):
+        paths = fs.subvolume(subvolume).paths_of(inode)
+        if as_json:
+            print_json_lines([{"path": path} for path in paths])
+            return
+        for path in paths:
             shown = printable(path, keep_bytes=not sys.stdout.isatty())
             out.write(shown.encode("utf-8", "surrogateescape") + b"\n")
     out.flush()

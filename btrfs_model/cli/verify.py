@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands that ask kernels: ``verify``, ``ab``, ``kernel``."""
+"""Commands that ask kernels: ``verify``, ``ab``, ``kernel``, ``calibrate``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ import click
 
 from btrfs_model.base.whole_file import naming, whole_file
 from btrfs_model.cli.common import (
-    Command,
+    aside,
     print_json_lines,
     print_table,
     progress,
     write_json,
-    write_parquet,
+    write_table,
 )
+from btrfs_model.cli.flags import Command, json_option, output_option
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from btrfs_model.experiments.verify.run import Outcome
 
-_KINDS = ("send", "log", "replay", "fiemap", "reads", "images")
+_KINDS = ("send", "log", "replay", "fiemap", "data", "quotas", "reads", "full", "images")
 _COUNTS, _TIME = "counts", "time"
 _OF_IMAGES = ("send", "fiemap", "reads")
 _SEEDS = 10
@@ -69,10 +70,10 @@ _FEW, _MOST = 10_000, 1_000_000
 @click.option("--scale", type=click.FloatRange(min=0, min_open=True, max=1), default=1.0,
               show_default=True, metavar="SCALE",
               help="Of time: sizes up to this share of the largest.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a comparison.")
-@click.option("-o", "output", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the comparisons as Parquet; of time, what "
-              "`btrfs-model replay --measured` takes.")  # fmt: skip
+@json_option("Print one JSON object a comparison.")
+@output_option(
+    "Write the comparisons as Parquet; of time, what `btrfs-model replay --measured` takes."
+)
 def verify(
     what: tuple[str, ...],
     kernels: tuple[str, ...],
@@ -90,9 +91,10 @@ def verify(
     """Compare the model with live kernels, on random filesystems or on your image.
 
     WHAT is send (streams), log (what fsyncs log), replay (what a mount makes of logs), fiemap
-    (extents and who refers to them), reads (what a cold send reads) or images (kernels use what the
-    model made); all of these by default. Kernels run at the same time. A difference is made short
-    and written with what both say. Exit status 1 when there is one.
+    (extents and who refers to them), data (bytes on disk, mount options, rotted sectors) or quotas
+    (what groups count). It is also reads (what a cold send reads), full (how much goes in) or
+    images (kernels use what the model made). All of these by default. Kernels run at the same time.
+    A difference is made short and written with what both say. Exit status 1 when there is one.
 
     WHAT is counts: the five workloads at a small scale, and how often each function runs, in a
     kernel of `btrfs-model kernel build`.
@@ -129,7 +131,7 @@ def verify(
     total = None if cases is None or corpus else len(tasks) * len(kinds) * cases
     found = []
     with progress(total) as step:
-        for outcome in run(tasks, step):
+        for outcome in run(tasks, step, _seen):
             found.append(outcome)
             if outcome.difference:
                 _write(differences, outcome)
@@ -137,7 +139,7 @@ def verify(
     found = [outcome for outcome in found if not outcome.reach]
     table = _rows(found)
     if output is not None:
-        write_parquet(table, output)
+        write_table(table, output)
     print_table(table if as_json else _summary(table), as_json=as_json)
     if reached:
         _print_reach(reached, as_json=as_json)
@@ -147,6 +149,10 @@ def verify(
         click.echo(f"{outcome.kernel}: {outcome.kind} {outcome.case}: {outcome.difference}; "
                    f"see {place}", err=True)  # fmt: skip
     return 1 if different else 0
+
+
+def _seen(outcome: Outcome) -> None:
+    aside(f"{outcome.kernel}: {outcome.kind} {outcome.case}: {outcome.difference}; made short now")
 
 
 def _counts(what: Sequence[str], kernels: Sequence[str], as_json: bool, output: Path | None) -> int:
@@ -165,11 +171,11 @@ def _counts(what: Sequence[str], kernels: Sequence[str], as_json: bool, output: 
         columns=["workload", "function", "kernel", "model", "why", "differs"],
     )
     if output is not None:
-        write_parquet(table, output)
+        write_table(table, output)
     print_table(table, as_json=as_json)
     different = sum(row.differs for row in rows)
     compared = sum(not row.why for row in rows)
-    click.echo(f"{compared} counts compared, {different} differ", err=True)
+    aside(f"{compared} counts compared, {different} differ")
     return 1 if different else 0
 
 
@@ -215,7 +221,7 @@ def _write(folder: Path, outcome: Outcome) -> None:
     if outcome.scenario:
         doc = {"name": f"{outcome.kind} {outcome.case}", "doc": outcome.difference,
                "hex_values": True, "ops": outcome.scenario}  # fmt: skip
-        (place / "scenario.json").write_text(json.dumps(doc, indent=1) + "\n")
+        (place / f"{outcome.kind}-scenario.json").write_text(json.dumps(doc, indent=1) + "\n")
 
 
 def _rows(found: Sequence[Outcome]) -> pd.DataFrame:
@@ -290,8 +296,7 @@ def _told(units: Iterable[tuple[object, int]]) -> str:
 )
 @click.argument("what", type=click.Choice(["build"]))
 @click.argument("tree", type=click.Path(path_type=Path, file_okay=False))
-@click.option("-o", "output", type=click.Path(path_type=Path), default="linux", show_default=True,
-              metavar="DIR", help="A folder that is made.")  # fmt: skip
+@output_option("A folder that is made.", "DIR", default="linux", show_default=True)
 def kernel(what: str, tree: Path, output: Path) -> None:
     """Build a User-Mode Linux whose btrfs counts what it runs.
 
@@ -339,9 +344,8 @@ def kernel(what: str, tree: Path, output: Path) -> None:
 @click.option("--scale", type=click.FloatRange(min=0, min_open=True, max=1), metavar="SCALE",
               help="Size of workloads, as of `btrfs-model replay`; without it one that takes "
               "seconds.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
-@click.option("-o", "output", type=click.Path(path_type=Path), metavar="PAGE.html",
-              help="Write it as a page.")  # fmt: skip
+@json_option("Print one JSON object a row.")
+@output_option("Write it as a page.", "PAGE.html")
 def ab(
     tree: Path,
     change: str,
@@ -373,13 +377,54 @@ def ab(
     with progress() as step:
         found = compare(tree, change, workloads, script, runs, scale, step)
     if output is not None:
-        from importlib.metadata import version
+        from btrfs_model.base.version import __version__
 
         with whole_file(output) as file:
-            file.write(page(found, version("btrfs-model")).encode())
+            file.write(page(found, __version__).encode())
     rows = [(row.workload, *row.cells) for row in (*found.rows, *found.counts)]
     if as_json:
         print_json_lines([asdict(row) for row in (*found.rows, *found.counts)])
         return
     print_table(pd.DataFrame(rows, columns=["workload", "what", *HEADINGS[1:]]), as_json=False)
-    click.echo(f"{found.title}. {known(found)}", err=True)
+    aside(f"{found.title}. {known(found)}")
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model calibrate -o machine.toml",
+        "btrfs-model calibrate --kernel uml -o uml.toml",
+        "btrfs-model replay send-utimes --machine ./machine.toml",
+    ),
+)
+@click.option(
+    "--kernel",
+    default="native",
+    show_default=True,
+    metavar="native|uml|PATH",
+    help="This machine's kernel (root), Debian's User-Mode Linux, or a linux.uml.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0), default=60, show_default=True,
+              help="How long is timed; two passes at least.")  # fmt: skip
+@output_option("Where the machine goes.", "FILE.toml", required=True)
+def calibrate(kernel: str, seconds: float, output: Path) -> None:
+    """Measure what each kind of work takes on a kernel.
+
+    Small filesystems, made for one kind of work each, are counted by the model and timed on the
+    kernel; twelve unit costs explain the times. Nothing else should run meanwhile.
+    """
+    from btrfs_model.experiments.calibration.api import calibrate as measure
+    from btrfs_model.experiments.calibration.machine_file import BUSY
+
+    with naming(output):
+        # before minutes of measuring
+        output.parent.stat()
+    with progress() as step:
+        text, measured = measure(kernel, seconds, step)
+    if measured.spread > BUSY:
+        aside(
+            f"the machine is busy: equal runs spread by {measured.spread:.0%}, so intervals are "
+            "wide; calibrate again when it is quiet"
+        )
+    with naming(output), whole_file(output) as file:
+        file.write(text.encode())

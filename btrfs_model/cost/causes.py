@@ -28,7 +28,7 @@ PHRASES: Final = {
     "items_visited": "looking at {} items",
     "tree_advance": "comparing trees in {} steps",
     "send_cmd": "writing {} commands",
-    "iterate_extent_inodes": "reading the data of {} extents, looked for elsewhere first",
+    "data_reads": "reading the data of {} extents",
     "find_parent_nodes": "walking back from {} blocks and extents",
     "add_prelim_ref": "gathering {} back references",
     "prelim_ref_insert": "gathering {} back references",
@@ -71,6 +71,14 @@ PARTS: Final = {
 }  # fmt: skip
 """Parts of an operation that take time, by the quantities that one of must have a cost."""
 
+_SEEN_BY_OTHERS: Final = frozenset((
+    "leaves_visited", "nodes_visited", "items_visited", "subtrees_skipped", "submit_bio",
+    "read_tree_block", "reada_for_search", "btrfs_readahead_node_child",
+    "btrfs_search_slot_for_read",
+    "log_leaves_uncached_16m", "log_leaves_uncached_8m", "log_bytes_copied",
+))  # fmt: skip
+"""Counters that look at the same work as others, which are paid for."""
+
 _OPERATIONS: Final = {
     "send": ("send_cmd",), "fiemap": ("emit_fiemap_extent",), "fsync": ("btrfs_log_inode",),
     "receive": CALLS,
@@ -97,6 +105,20 @@ def without_cost(
         for part, quantities in PARTS.items()
         if known.isdisjoint(quantities) and any(work.get(name, 0) > 0 for name in quantities)
     )
+
+
+def unpaid(
+    before: Mapping[str, float], after: Mapping[str, float], paid: Iterable[str]
+) -> dict[str, float]:
+    """Return what is counted, has no cost, and differs: by how much more it is before.
+
+    Where one of the quantities of a part is paid for, so are the others: :data:`PARTS`.
+    """
+    known = set(paid)
+    parts = (part for part in PARTS.values() if not known.isdisjoint(part))
+    known.update(_SEEN_BY_OTHERS, *parts)
+    more = {name: before.get(name, 0) - after.get(name, 0) for name in NAMES if name not in known}
+    return {name: count for name, count in more.items() if count}
 
 
 def words(amounts: Mapping[str, float], work: Mapping[str, float]) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from btrfs_model.base.errors import BtrfsModelError, UnknownBehaviourError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.samples import data_folder
+from btrfs_model.base.tables import html_table
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.caches import DEFAULT_MIB, with_cache
 from btrfs_model.cost.causes import (
@@ -29,6 +30,7 @@ from btrfs_model.cost.causes import (
     QUANTITIES,
     duration,
     operations,
+    unpaid,
     without_cost,
     words,
 )
@@ -51,6 +53,10 @@ _LEAST: Final = 0.15
 _SLOPE: Final = 5.0
 """What is left of a variance in a ratio, see :func:`ratio`: the least, and the more the less alike
 the parts of both times are."""
+_TELLING: Final = 0.01
+"""Of a time; what may take as much, and has no cost, is named."""
+_NAMED: Final = 4
+"""So many quantities are named at most."""
 _UNTOLD: Final = 0.25
 """A residual from which on a machine says that it does not tell times of an operation."""
 _NORMAL: Final = 1.6448536269514722
@@ -126,7 +132,7 @@ class Machine:
         return max(of, default=self.residuals[_ALL])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prediction:
     """The time of an operation on a machine.
 
@@ -146,6 +152,10 @@ class Prediction:
         The time in each draw of the bootstrap.
     residual : float
         Standard deviation of what the costs leave unexplained, of the logarithm of such a time.
+    work : mapping
+        What was counted.
+    devices : dict of str to Prediction
+        The time on each device, where several may have been waited for; all are in the interval.
     """
 
     machine: Machine
@@ -157,6 +167,8 @@ class Prediction:
     without: tuple[str, ...]
     draws: NDArray[np.float64] = field(repr=False)
     residual: float
+    work: Mapping[str, float] = field(default_factory=dict, repr=False)
+    devices: Mapping[str, Prediction] = field(default_factory=dict, repr=False)
 
     @property
     def computed(self) -> float:
@@ -176,6 +188,14 @@ class Prediction:
     def __str__(self) -> str:
         return f"{duration(self.seconds)} ({duration(self.low)} to {duration(self.high)})"
 
+    def __repr__(self) -> str:
+        return f"Prediction({self} on {self.machine.name})"
+
+    def _repr_html_(self) -> str:
+        rows = [(duration(part), self.causes[name]) for name, part in self.parts.items()]
+        rows += [(str(one), f"on {name}") for name, one in self.devices.items()]
+        return html_table(f"{self} on {self.machine.name}", [], rows)
+
     def split(self, most: int = 4) -> list[str]:
         """Return what the time goes into: ``21.6 s of 27.7 s: stepping over 900 million items``.
 
@@ -185,10 +205,14 @@ class Prediction:
             As many lines, and one for the rest.
         """
         whole = duration(self.seconds)
-        shown = list(self.parts.items())[:most]
-        lines = [f"{duration(part)} of {whole}: {self.causes[name]}" for name, part in shown]
-        rest = sum(self.parts.values()) - sum(part for _, part in shown)
-        if len(self.parts) > most:
+        told: dict[str, float] = {}
+        for name, part in self.parts.items():  # two costs may be paid for the same
+            told[self.causes[name]] = told.get(self.causes[name], 0.0) + part
+        causes = sorted(told.items(), key=lambda one: -one[1])
+        shown = causes[:most]
+        lines = [f"{duration(part)} of {whole}: {cause}" for cause, part in shown]
+        rest = sum(part for _, part in causes[most:])
+        if len(causes) > most:
             lines.append(f"{duration(rest)} of {whole}: the rest")
         lines += [f"not in it, for it has no cost: {part}" for part in self.without]
         if self.residual > _UNTOLD:
@@ -199,13 +223,44 @@ class Prediction:
         return lines
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Ratio:
-    """How many times as long one operation takes as another, with the 90 % interval."""
+    """How many times as long one operation takes as another.
+
+    Attributes
+    ----------
+    value, low, high : float
+        The ratio; its 90 % interval.
+    untold : str
+        Why the model cannot tell it, where it cannot: then it lies between nothing and infinity.
+    unpaid : tuple of str
+        What both sides do not do equally often, and what has no cost: it widens the interval.
+    devices : dict of str to float
+        The ratio on each device that may have been waited for; all are in the interval.
+    alone : Ratio or None
+        The ratio on the one that stands for them.
+    """
 
     value: float
     low: float
     high: float
+    untold: str = ""
+    unpaid: tuple[str, ...] = ()
+    devices: Mapping[str, float] = field(default_factory=dict)
+    alone: Ratio | None = None
+
+    def __str__(self) -> str:
+        if self.untold:
+            return f"not told: {self.untold}"
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+    def __repr__(self) -> str:
+        return f"Ratio({self})"
+
+    def _repr_html_(self) -> str:
+        rows = [(f"{value:.3g}", f"on {name}") for name, value in self.devices.items()]
+        rows += [("without a cost", name) for name in self.unpaid]
+        return html_table(f"{self} times as long before as after", [], rows)
 
 
 def names() -> list[str]:
@@ -433,37 +488,12 @@ def predict(
     }
     if waits:
         parts[DEVICE], causes[DEVICE] = waits, "waiting for the device"
-    paid = {one for cost in machine.costs for one in cost.counts}
+    paid = _paid(machine)
     return Prediction(
         machine, computed + waits, ends[0] + low, ends[1] + high,
         dict(sorted(parts.items(), key=lambda part: -part[1])),
-        causes, without_cost(work, paid, waited=waits > 0), draws, residual,
+        causes, without_cost(work, paid, waited=waits > 0), draws, residual, work,
     )  # fmt: skip
-
-
-class Predictable:
-    """A result that says how long it takes; :attr:`amounts` has what costs are paid for."""
-
-    @property
-    def amounts(self) -> Mapping[str, int]:
-        """How much of each quantity that a cost may count."""
-        raise NotImplementedError
-
-    def time(self, machine: str | Machine | None = None) -> Prediction:
-        """Predict how long it takes, everything it reads being in memory.
-
-        Parameters
-        ----------
-        machine : str or Machine, optional
-            A name of :func:`btrfs_model.cost.machine.names` or the path of a file; the native
-            machine without it.
-
-        Raises
-        ------
-        BtrfsModelError
-            For a machine that there is not, or one where nothing of the work has a cost.
-        """
-        return predict(chosen(machine), self.amounts)
 
 
 def _waits(device: float | Callable[[float], float], computed: float) -> float:
@@ -488,10 +518,14 @@ def ratio(before: Prediction, after: Prediction) -> Ratio:
 
     Both have the same costs, whatever these are, so the interval is of the ratio in each draw. What
     the costs leave unexplained cancels if both times go into the same parts, and no longer where
-    their shares differ by more than a sixth. So it is with microbenchmarks: of pairs of them, in
-    each of three machines, the variance of the difference of what is left unexplained is a fifth
-    of that of any pair where shares differ by less than 3 %, and all of it from some 15 % on (a
+    their shares differ by more than a sixth. This was measured on pairs of microbenchmarks, on
+    three machines: the variance of the difference of two unexplained parts, over that of any pair.
+    It is a fifth where shares differ by less than 3 %, and all of it from some 15 % on (a
     variogram: Matheron, Principles of geostatistics, 1963).
+
+    What is counted, has no cost and differs may take nothing, and at most as long as a search of a
+    tree each time: the interval has both in it. Where nothing that has a cost differs, the ratio is
+    not told.
 
     Raises
     ------
@@ -502,15 +536,47 @@ def ratio(before: Prediction, after: Prediction) -> Ratio:
         raise ValueError(f"times of two machines: {before.machine.name}, {after.machine.name}")
     if not after.seconds or not before.seconds:
         raise ValueError("a time of 0 has no ratio")
+    more = unpaid(before.work, after.work, _paid(before.machine))
+    if before.parts == after.parts:
+        return Ratio(1.0, 0.0, math.inf, untold=_why_untold(more), unpaid=tuple(more))
     unlike = 0.0
     for name in {**before.parts, **after.parts}:
         shares = [one.parts.get(name, 0.0) / one.seconds for one in (before, after)]
         unlike += abs(shares[0] - shares[1]) / 2
-    left = 0.0 if before.parts == after.parts else min(1.0, _LEAST + _SLOPE * unlike)
+    left = min(1.0, _LEAST + _SLOPE * unlike)
     deviation = max(before.residual, after.residual) * math.sqrt(2 * left)
     value = before.seconds / after.seconds
     low, high = _interval(value, before.draws / after.draws, deviation)
-    return Ratio(value, low, high)
+    longest = _search(before.machine)
+    beyond = [longest * sum(max(0.0, sign * count) for count in more.values()) for sign in (1, -1)]
+    telling = [name for name, count in more.items()
+               if longest * abs(count) > _TELLING * min(before.seconds, after.seconds)]  # fmt: skip
+    return Ratio(
+        value, low * after.seconds / (after.seconds + beyond[1]),
+        high * (before.seconds + beyond[0]) / before.seconds, unpaid=tuple(telling),
+    )  # fmt: skip
+
+
+def _paid(machine: Machine) -> set[str]:
+    return {one for cost in machine.costs for one in cost.counts}
+
+
+def _search(machine: Machine) -> float:
+    """Return the seconds of a search of a tree that is one block; 0 where it has no cost."""
+    weights = ((cost.seconds, cost.counts.get("btrfs_search_slot", 0.0)) for cost in machine.costs)
+    return sum(seconds * weight for seconds, weight in weights)
+
+
+def _why_untold(more: Mapping[str, float]) -> str:
+    """Say why two times with the same parts have no ratio."""
+    if not more:
+        return "both sides do the same of all that is counted"
+    names = list(more)
+    others = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        "both sides do the same of all that has a cost; they differ in what has none: "
+        f"{', '.join(names[:_NAMED])}{others}"
+    )
 
 
 def by_function(machine: Machine, work: Mapping[str, float]) -> list[tuple[str, float, float]]:

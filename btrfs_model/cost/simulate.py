@@ -73,7 +73,7 @@ def simulate(
     Returns
     -------
     times : numpy.ndarray
-        Rows of :data:`TIME_FIELDS`, one for each request.
+        Rows of :data:`~btrfs_model.native.device.TIME_FIELDS`, one for each request.
     totals : Totals
         What it came to.
 

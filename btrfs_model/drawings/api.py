@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.tables import plural
 from btrfs_model.drawings.commands import draw_stream
-from btrfs_model.drawings.forest import MOST, Forest, NamedTree, tree_name
+from btrfs_model.drawings.forest import BETWEEN, MOST, Forest, NamedTree, tree_name
 from btrfs_model.drawings.frames import Frames, frames
 from btrfs_model.drawings.leaf import draw_block
 from btrfs_model.drawings.picture import Box, Drawing, Link
@@ -32,7 +33,9 @@ def draw(
     | Sequence[Subvolume | Tree]
     | memoryview
     | bytes
-    | SendResult,
+    | SendResult
+    | str
+    | os.PathLike[str],
     *,
     blocks: int = MOST,
 ) -> Drawing: ...
@@ -47,7 +50,9 @@ def draw(
     | Sequence[Subvolume | Tree]
     | memoryview
     | bytes
-    | SendResult,
+    | SendResult
+    | str
+    | os.PathLike[str],
     *,
     blocks: int = MOST,
 ) -> Drawing | Frames:
@@ -55,14 +60,14 @@ def draw(
 
     Parameters
     ----------
-    what : Filesystem, Subvolume, Tree, list, bytes, SendResult or dict
-        A filesystem: the superblock, all trees and what leads to them. A subvolume or tree, or
-        several, which may be a log tree of :attr:`Filesystem.log_trees` beside its subvolume:
-        blocks that they share are drawn once, with an arrow from each that points at them. The
-        bytes of a tree block (:meth:`Image.block <btrfs_model.volume.image.Image.block>`): how it
-        is packed. A send with ``explain=True``: its commands beside the items that caused them.
-        Drawings by their captions: steps, of which the chosen one is shown; boxes that the step
-        before does not have are filled.
+    what : Filesystem, Subvolume, Tree, list, bytes, SendResult, dict, str or os.PathLike
+        A filesystem, or the file it is in: the superblock, all trees and what leads to them. A
+        subvolume or tree, or several, which may be a log tree of :attr:`Filesystem.log_trees`
+        beside its subvolume: blocks that they share are drawn once, with an arrow from each that
+        points at them. The bytes of a tree block (:meth:`Image.block
+        <btrfs_model.volume.image.Image.block>`): how it is packed. A send with ``explain=True``:
+        its commands beside the items that caused them. Drawings by their captions: steps, of which
+        the chosen one is shown; boxes that the step before does not have are filled.
     blocks : int
         About so many boxes for tree blocks; what is more is folded, and not read.
 
@@ -91,6 +96,9 @@ def draw(
         return draw_block(what)
     if isinstance(what, Filesystem):
         return _draw_filesystem(what, blocks)
+    if isinstance(what, str | os.PathLike):
+        with Filesystem.open(what) as fs:
+            return _draw_filesystem(fs, blocks)
     tops = list(what) if isinstance(what, (list, tuple)) else [what]
     if not tops:
         raise ValueError("there is nothing to draw in an empty list")
@@ -113,8 +121,8 @@ def _draw_trees(trees: list[NamedTree], most: int) -> Drawing:
     )
     if len(trees) > 1:
         drawing.description = (
-            f"{plural(len(trees), 'tree')}. A block that several share stands once, in black, with "
-            f"an arrow from each block that points at it: {shared} here."
+            f"{plural(len(trees), 'tree')}. A block that several share stands once, in the "
+            f"colour of text, with an arrow from each block that points at it: {shared} here."
         )
     forest.draw(drawing)
     return drawing
@@ -143,10 +151,10 @@ def _draw_filesystem(fs: Filesystem, most: int) -> Drawing:
     # with the items that lead on
     tops = [NamedTree(name, tree) for name, tree in pointed.items()]
     first = Forest(tops, most // 4 + 1, rows=60)
-    names = first.draw(drawing, at.width + 80)
+    names = first.draw(drawing, at.width + BETWEEN)
     drawing.boxes.insert(0, at)
     drawing.links += [Link(at, name, name.colour, row) for row, name in enumerate(names)]
-    right = max(box.x + box.width for box in drawing.boxes) + 100
+    right = max(box.x + box.width for box in drawing.boxes) + 2 * BETWEEN
     others = [*rooted, *logs]
     names = Forest(others, most, colours=len(tops)).draw(drawing, right)
     for (_, tree), name in zip(others, names, strict=True):

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from btrfs_model.base.charts import COLOURS, KINDS
+from btrfs_model.base.charts import COLOURS
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import plural
-from btrfs_model.drawings.picture import Box, Drawing, Link, spread, stack
+from btrfs_model.drawings.picture import INKS, Box, Drawing, Link, spread, stack
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST = 120
 """Boxes of items."""
 _LONGEST = 44
-_CHANGES = {"new": KINDS[0], "deleted": KINDS[1], "changed": KINDS[3], "same": COLOURS["muted"]}
+_CHANGES = {"new": INKS[0], "deleted": INKS[1], "changed": INKS[3], "same": COLOURS["muted"]}
 
 
 def draw_stream(sent: SendResult) -> Drawing:
@@ -52,7 +52,7 @@ def draw_stream(sent: SendResult) -> Drawing:
         commands.append(
             Box(f"… {sum(len(rows) for _, rows in runs[MOST:]):,} commands more", [], is_fold=True)
         )
-    x = max(box.width for box in items) + 80
+    x = max(box.width for box in items) + 44
     stack(commands, x, 0)
     for box, command in zip(items, commands, strict=True):
         box.y = command.y

@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from btrfs_model.base.charts import COLOURS, KINDS
+from btrfs_model.base.charts import COLOURS
 from btrfs_model.drawings import labels
-from btrfs_model.drawings.picture import GAP, Box, Drawing, Link, spread, stack
+from btrfs_model.drawings.picture import GAP, INKS, Box, Drawing, Link, spread, stack
 from btrfs_model.ondisk.keys import Key, ObjectId, objectid_name
-from btrfs_model.reference import ctree
-from btrfs_model.reference.blocks import HEADER
+from btrfs_model.volume import ctree
+from btrfs_model.volume.blocks import HEADER
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.tree import Tree
 
 MOST: Final = 200
 """Boxes of blocks in a drawing, more or less."""
 _ROWS: Final = ((8, 12), (24, 5), (60, 2))  # up to so many blocks: rows of each
-_BETWEEN: Final = 80  # pixels between columns, for arrows
+BETWEEN: Final = 44
+"""Pixels between columns, for arrows."""
 
 
 class NamedTree(NamedTuple):
@@ -47,7 +48,8 @@ class Entry(NamedTuple):
 class Node:
     """A tree block, or a run of `folded` of them.
 
-    `parents`: who points at it, and the slot there; `owners`: numbers of the trees it is part of.
+    `parents`: who points at it, and the slot there; `owners`: numbers of the trees it is part of;
+    `blocks`: the addresses that it stands for.
     """
 
     logical: int
@@ -58,7 +60,11 @@ class Node:
     owners: set[int] = field(default_factory=set)
     entries: list[Entry] = field(default_factory=list)
     folded: int = 0
+    blocks: frozenset[int] = frozenset()
     box: Box = field(default_factory=lambda: Box(""))
+
+    def __post_init__(self) -> None:
+        self.blocks = self.blocks or frozenset([self.logical])
 
     @property
     def order(self) -> tuple[Key, int]:
@@ -103,7 +109,7 @@ class Forest:
 
     def colour(self, number: int) -> str:
         """Return the colour of a tree."""
-        return KINDS[(number + self._colours) % len(KINDS)]
+        return INKS[(number + self._colours) % len(INKS)]
 
     # ---------------------------------------------------------------------------- reading --
 
@@ -217,7 +223,7 @@ class Forest:
         drawing.boxes += [*names, *(node.box for node in self.nodes)]
         for node in self.nodes:
             for number in sorted(node.owners):
-                if self.trees[number].tree.bytenr == node.logical:
+                if self.trees[number].tree.bytenr in node.blocks:
                     drawing.links.append(Link(names[number], node.box, self.colour(number)))
             for parent, slot in node.parents:
                 link = Link(parent.box, node.box, parent.box.colour, parent.row(slot))
@@ -238,7 +244,9 @@ def _one_for(run: list[Node]) -> Node:
     first = run[0]
     parents = dict(parent for node in reversed(run) for parent in node.parents)
     owners = {owner for node in run for owner in node.owners}
-    return Node(0, first.level, first.first, 0, list(parents.items()), owners, folded=len(run))
+    blocks = frozenset(node.logical for node in run)
+    pointers = list(parents.items())
+    return Node(0, first.level, first.first, 0, pointers, owners, [], len(run), blocks)
 
 
 def _place(roots: list[tuple[Box, int]], columns: list[list[Node]], x: float, y: float) -> float:
@@ -257,7 +265,8 @@ def _place(roots: list[tuple[Box, int]], columns: list[list[Node]], x: float, y:
             if below := children.get(id(node)):
                 node.box.y = below[0].y
         spread([node.box for node in column], y)
-    places = {node.logical: node.box.y for column in columns for node in column}
+    nodes = [node for column in columns for node in column]
+    places = {logical: node.box.y for node in nodes for logical in node.blocks}
     for name, bytenr in roots:
         name.y = places[bytenr]
     names = sorted((name for name, _ in roots), key=lambda name: name.y)
@@ -266,7 +275,7 @@ def _place(roots: list[tuple[Box, int]], columns: list[list[Node]], x: float, y:
     for stacked in boxes:
         for box in stacked:
             box.x = x
-        x += max(box.width for box in stacked) + _BETWEEN
+        x += max(box.width for box in stacked) + BETWEEN
     return max(box.y + box.height for stacked in boxes for box in stacked) + 2 * GAP
 
 

@@ -17,7 +17,7 @@ from btrfs_model.base.charts import COLOURS
 from btrfs_model.base.printable import printable
 from btrfs_model.base.tables import plural
 from btrfs_model.base.whole_file import whole_file
-from btrfs_model.drawings.picture import Box, Drawing
+from btrfs_model.drawings.picture import STYLE, Box, Drawing
 
 if TYPE_CHECKING:
     import os
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _NAMED: Final = 4
 """New boxes that a description names."""
 _STYLE: Final = f"""\
-.btrfs-frames {{ margin: 0; background: #fff; color: {COLOURS["ink"]}; }}
+.btrfs-frames {{ margin: 0; }}
 .btrfs-frames fieldset {{ display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; min-width: 0; \
-margin: 0; padding: .5rem; border: 1px solid {COLOURS["line"]}; }}
+margin: 0; padding: .5rem; border: 1px solid {COLOURS["muted"]}; }}
 .btrfs-frames label {{ padding: .2rem 0; overflow-wrap: anywhere; }}
 .btrfs-frames figure {{ order: 1; flex: 0 0 100%; min-width: 0; margin: 0; }}
 .btrfs-frames label:not(:has(:checked)) + figure {{ display: none; }}
@@ -42,7 +42,7 @@ _PAGE: Final = """\
 content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'">
 <title>{title}</title>
 </head>
-<body style="font-family: system-ui, 'DejaVu Sans', sans-serif">
+<body style="font-family: system-ui, 'DejaVu Sans', sans-serif; color-scheme: light dark">
 <main>
 <h1 style="font-size: 1.2rem">{title}</h1>
 {steps}</main>
@@ -72,14 +72,14 @@ class Frames:
             '<label><input type="radio" name="step" data-lm-suppress-shortcuts="true"'
             f"{'' if number else ' checked'}> "
             f"{number + 1}. {escape(printable(caption))}</label>\n"
-            f"<figure>{drawing._repr_html_()}</figure>\n"
+            f"<figure>{drawing.step}</figure>\n"
             for number, (caption, drawing) in enumerate(self.drawings.items())
         )
         # the attribute keeps JupyterLab from taking the arrow keys; radio buttons of one form are
         # one group, so that none needs a name of its own; this method sends nothing anywhere
         return (
             '<form class="btrfs-frames" method="dialog">\n'
-            f"<style>\n{_STYLE}</style>\n<fieldset>\n"
+            f"<style>\n{_STYLE}{STYLE}</style>\n<fieldset>\n"
             f"<legend>{plural(len(self.drawings), 'step')}: arrow keys lead on and back</legend>\n"
             f"{steps}</fieldset>\n</form>\n"
         )

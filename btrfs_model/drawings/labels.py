@@ -36,7 +36,7 @@ _SAYS: Final[dict[int, Callable[[Any], str]]] = {
     ItemType.DIR_INDEX: _names,
     ItemType.XATTR_ITEM: _names,
     ItemType.EXTENT_DATA: _extent,
-    ItemType.ROOT_ITEM: lambda root: f"root at {root.bytenr:,}",
+    ItemType.ROOT_ITEM: lambda root: f"at {root.bytenr:,}",
     ItemType.ROOT_REF: lambda ref: _names([ref]),
     ItemType.ROOT_BACKREF: lambda ref: _names([ref]),
     ItemType.EXTENT_ITEM: lambda extent: f"{extent.refs} refs",

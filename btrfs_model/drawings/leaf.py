@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from btrfs_model.base.charts import COLOURS, KINDS
+from btrfs_model.base.charts import COLOURS
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import plural
 from btrfs_model.drawings import labels
-from btrfs_model.drawings.picture import GAP, ROW, Bar, Box, Drawing, Line
+from btrfs_model.drawings.picture import GAP, INKS, ROW, Bar, Box, Drawing, Line
 from btrfs_model.ondisk.keys import Key, item_type_name
-from btrfs_model.reference import ctree
-from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR
+from btrfs_model.volume import ctree
+from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR
 
 _ITEMS = 60  # rows at most
-_WIDE = 150  # pixels
+_WIDE = 110  # pixels
+_LINES = 90  # pixels for lines between rows and data
 _PER_PIXEL = 20  # bytes, at most
 
 
@@ -39,14 +40,17 @@ def draw_block(block: memoryview | bytes) -> Drawing:
             "between is free."
         ),
     )
-    shown = [*range(min(count, _ITEMS))]
+    shown: list[int | None] = [*range(count)]
     if count > _ITEMS:
-        shown = [*range(_ITEMS - 2), count - 1]
-    texts = [f"{slot:>3}  {rows[slot][0]}" for slot in shown]
-    if count > _ITEMS:
-        texts.insert(-1, f"…    {count - _ITEMS + 1:,} more")
-    drawing.boxes.append(Box(f"slots of the {what}", texts))
-    x = drawing.boxes[0].width + 120
+        shown = [*range(_ITEMS - 2), None, count - 1]
+    if not level:
+        # as their data lie, so that no line crosses another
+        shown.reverse()
+    more = f"…    {count - _ITEMS + 1:,} more"
+    texts = [more if slot is None else f"{slot:>3}  {rows[slot][0]}" for slot in shown]
+    order = "" if level else ", the last first: as their data lie"
+    drawing.boxes.append(Box(f"slots of the {what}{order}", texts))
+    x = drawing.boxes[0].width + _LINES
     height = max(drawing.boxes[0].height, len(block) / _PER_PIXEL)
     scale = height / len(block)
 
@@ -61,26 +65,27 @@ def draw_block(block: memoryview | bytes) -> Drawing:
     first = min([start for _, _, start, size in rows if size], default=len(block))
     bar(end, first - end, COLOURS["plain"], f"free, {first - end:,} bytes")
     for text, kind, start, size in rows:
-        bar(start, size, KINDS[types.index(kind) % len(KINDS)] if size else "", f"{text}")
-    for number, slot in enumerate(shown):
+        bar(start, size, INKS[types.index(kind) % len(INKS)] if size else "", f"{text}")
+    for row, slot in enumerate(shown):
+        if slot is None:
+            continue
         _, kind, start, size = rows[slot]
-        row = number + (count > _ITEMS and number == len(shown) - 1)
         if size:
             from_y = drawing.boxes[0].port(row)
             to_y = (start + size / 2) * scale
-            colour = KINDS[types.index(kind) % len(KINDS)]
+            colour = INKS[types.index(kind) % len(INKS)]
             drawing.lines.append(Line(drawing.boxes[0].width, from_y, x, to_y, colour))
     legend = [
         Box("header", [], COLOURS["ink"]),
         Box(f"{'pointers' if level else 'headers of items'}", [], COLOURS["before"]),
         *(
-            Box(item_type_name(kind), [], KINDS[number % len(KINDS)])
+            Box(item_type_name(kind), [], INKS[number % len(INKS)])
             for number, kind in enumerate(types)
         ),
         Box(f"free: {max(0, first - end):,} bytes", [], COLOURS["muted"], is_fold=True),
     ]
     for number, box in enumerate(legend):
-        box.x, box.y = x + _WIDE + 40, number * (2 * ROW + GAP / 2)
+        box.x, box.y = x + _WIDE + 20, number * (2 * ROW + GAP / 2)
     drawing.boxes += legend
     return drawing
 

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.base.charts import COLOURS
+from btrfs_model.base.charts import COLOURS, KINDS
 from btrfs_model.base.printable import printable
 from btrfs_model.base.whole_file import whole_file
 
@@ -26,8 +26,55 @@ ROW: Final = 17
 PAD: Final = 8
 GAP: Final = 14
 """Pixels between boxes, at least."""
+INKS: Final = KINDS[:5]
+"""Colours of edges and titles: each has a contrast of 4.5 to 1 on what is behind it."""
+_WIDE: Final = 640
+"""Pixels of a picture that is narrow enough for every page."""
+DARK: Final = {
+    "white": "#14181f",
+    COLOURS["plain"]: "#2a303b",
+    COLOURS["line"]: "#4b5563",
+    COLOURS["ink"]: "#e6e9ef",
+    COLOURS["muted"]: "#b3bac6",
+    COLOURS["before"]: "#f0a35e",
+    COLOURS["after"]: "#7fbdf0",
+    **dict(zip(KINDS, ("#4fd1c5", "#f08cc0", "#c2cc5c", "#c3a6ee"), strict=False)),
+}
+"""Colours of a picture on a dark page, by those on a light one."""
+
+
+def _style() -> str:
+    """Return the style of pictures: they fit their page, and are dark where it is.
+
+    The site and JupyterLab say which they are, whatever the browser prefers.
+    """
+    names = {colour: f"--drawn{number}" for number, colour in enumerate(DARK)}
+    dark = "".join(f"{names[colour]}:{other};" for colour, other in DARK.items())
+    light = "".join(f"{name}:initial;" for name in names.values())
+    rules = "".join(
+        f'.btrfs-drawing [{what}="{colour}"]{{{what}:var({name},{colour})}}\n'
+        for colour, name in names.items()
+        for what in ("fill", "stroke")
+    )
+    ink = COLOURS["ink"]
+    return (
+        "svg.btrfs-drawing{max-width:100%;height:auto;"
+        f"fill:var({names[ink]},{ink})}}\n{rules}"
+        f"@media (prefers-color-scheme:dark){{.btrfs-drawing{{{dark}}}}}\n"
+        f"[data-theme=light] .btrfs-drawing,[data-jp-theme-light=true] .btrfs-drawing{{{light}}}\n"
+        f"[data-theme=dark] .btrfs-drawing,[data-jp-theme-light=false] .btrfs-drawing{{{dark}}}\n"
+        "@media print{.btrfs-drawing.btrfs-drawing.btrfs-drawing{" + light + "}}\n"
+        ".btrfs-whole:has(:checked) svg{max-width:none}\n"
+    )
+
+
+STYLE: Final = _style()
 _HEAD: Final = 96  # above the boxes: title and description
 _LINE: Final = 18
+
+
+_KEYS: Final = 'data-lm-suppress-shortcuts="true"'
+"""JupyterLab has its own use for arrow keys, except where this attribute is."""
 
 
 @dataclass
@@ -129,15 +176,20 @@ class Drawing:
     @property
     def svg(self) -> str:
         """The picture as SVG."""
-        return _svg(self)
+        return _svg(self, STYLE)
+
+    @property
+    def step(self) -> str:
+        """The picture for a page that has its style."""
+        return _scrolled(_svg(self, ""))
 
     def _repr_html_(self) -> str:
-        # a wide picture can be scrolled, in place of text too small to read; JupyterLab has its own
-        # use for arrow keys, except where this attribute is
-        return (
-            '<div style="overflow-x:auto" tabindex="0" data-lm-suppress-shortcuts="true">'
-            f"{self.svg}</div>"
-        )
+        shown = _scrolled(self.svg)
+        if _extent(self)[0] <= _WIDE:
+            return shown
+        # a page may make it smaller
+        tick = f'<label><input type="checkbox" {_KEYS}> full size, to be scrolled</label>'
+        return f'<div class="btrfs-whole">{tick}{shown}</div>'
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture to a file, as SVG."""
@@ -227,20 +279,32 @@ def _wrapped(text: str, width: float) -> list[str]:
     return lines
 
 
-def _svg(drawing: Drawing) -> str:
+def _scrolled(svg: str) -> str:
+    return f'<div style="overflow-x:auto" tabindex="0" {_KEYS}>{svg}</div>'
+
+
+def _extent(drawing: Drawing) -> tuple[float, float]:
+    """Return width and height of what is in a picture, in pixels."""
     ends = [(box.x + box.width, box.y + box.height) for box in drawing.boxes]
     ends += [(bar.x + bar.width, bar.y + bar.height) for bar in drawing.bars]
     width = max([480.0, len(drawing.title) * CHAR * 1.4] + [right for right, _ in ends])
+    return width, max([0.0] + [bottom for _, bottom in ends])
+
+
+def _svg(drawing: Drawing, style: str) -> str:
+    width, bottom = _extent(drawing)
     about = _wrapped(drawing.description, width)
     head = _HEAD - 3 * _LINE + len(about) * _LINE
-    height = head + max([0.0] + [bottom for _, bottom in ends])
+    height = head + bottom
     view = f"-{PAD} -{PAD} {_number(width + 2 * PAD)} {_number(height + 2 * PAD)}"
     title, description = escape(printable(drawing.title)), escape(printable(drawing.description))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" xml:space="preserve" viewBox="{view}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="btrfs-drawing" role="img" '
+        f'xml:space="preserve" viewBox="{view}" '
         f'width="{_number(width + 2 * PAD)}" height="{_number(height + 2 * PAD)}" '
         f'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="{FONT}" '
         f'fill="{COLOURS["ink"]}">\n<title>{title}</title>\n<desc>{description}</desc>\n',
+        f"<style>\n{style}</style>\n" if style else "",
         f'<rect x="-{PAD}" y="-{PAD}" width="100%" height="100%" fill="white"/>\n',
         _text(0, 20, drawing.title, font_size="16", font_weight="bold"),
     ]

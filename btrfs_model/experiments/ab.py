@@ -9,9 +9,11 @@ known.
 from __future__ import annotations
 
 import re
+import shutil
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from btrfs_model.base.errors import BtrfsModelError, KernelMissingError
+from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.behaviour import Behaviour, preset_of, version
 from btrfs_model.cost.machine import Machine, Ratio, ratio
 from btrfs_model.cost.machine import load as load_machine
@@ -30,10 +34,13 @@ from btrfs_model.experiments.verdicts import case as case_of
 from btrfs_model.experiments.verify.counts import EXCEPTIONS, Counting
 from btrfs_model.experiments.verify.times import Taken, add_taken, in_turn
 from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
+from btrfs_model.experiments.workloads.knobs import Knobs
 from btrfs_model.experiments.workloads.timed import SECONDS
+from btrfs_model.kernels import gcov
 from btrfs_model.kernels.build import build_both, shelf
 from btrfs_model.kernels.change import Change, change_of
-from btrfs_model.kernels.inside.script import run_script
+from btrfs_model.kernels.inside.script import count_script, run_script
+from btrfs_model.kernels.scripts import check, command_of
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.uml import Uml
 from btrfs_model.patches import Patch
@@ -46,6 +53,10 @@ _WARM: Final = 0.0005
 _MEMORY: Final = 2 << 30
 _COUNTING: Final = 1 << 30
 _DEVICE: Final = 16 << 30
+_COUNTED: Final = 2
+"""Runs of a script that are counted: how often a thread comes to its work differs by chance."""
+_LIMIT: Final = 3600
+"""Seconds that a script or a run of a workload may take."""
 _DRAWS: Final = 2000
 _TAIL: Final = 0.05
 _MOST: Final = 40
@@ -180,7 +191,8 @@ def compare(
     workloads : sequence of str
         Names; without any and without a script that whose message is the change's, or all.
     script : Path, optional
-        A script that both run, see :mod:`btrfs_model.kernels.inside.script`.
+        A script that both run: its interpreter (bash where it names none) reads it before
+        anything is built. See :mod:`btrfs_model.kernels.inside.script`.
     runs : int
         How often.
     scale : float, optional
@@ -194,25 +206,44 @@ def compare(
         When there is no such change, or a kernel cannot be built or run.
     """
     change = change_of(tree, name)
+    command = _checked(workloads, script)
     built = dict(zip(SIDES, build_both(tree, change, shelf(), step), strict=True))
     messages = {one: load_message(one) for one in NAMES if _is_of(load_message(one), change)}
     toggles = [patch for patch in Patch
                if patch.subject in change.titles or _is_commit(patch.commit, change)]  # fmt: skip
-    chosen = list(workloads) or ([] if script else [*messages] or list(NAMES))
+    chosen = list(workloads) or ([] if command else [*messages] or list(NAMES))
     found = Comparison(change, [], runs, toggles, messages)
     with ExitStack() as stack:
-        kernels = {side: stack.enter_context(Uml(place / "timed/linux", memory=_MEMORY, limit=3600))
-                   for side, place in built.items()}  # fmt: skip
+        kernels = {
+            side: stack.enter_context(Uml(place / "timed/linux", memory=_MEMORY, limit=_LIMIT))
+            for side, place in built.items()
+        }
         for kernel in kernels.values():
             kernel.start()
             found.releases.append(kernel.release)
         for workload in chosen:
             found.rows += _workload(found, load(workload), kernels, scale, step)
-        if script is not None:
-            found.rows += _script(script.resolve(), kernels, runs, step)
+        if command:
+            found.rows += _script(command, kernels, runs, step)
     for workload in chosen:
         found.counts += _counted(found, workload, built, step)
+    if command:
+        found.counts += _script_counted(command, built, step)
     return found
+
+
+def _checked(workloads: Sequence[str], script: Path | None) -> list[str]:
+    """Look at all that is asked for before anything is built; return what runs the script."""
+    for name in workloads:
+        if name not in NAMES:
+            near = did_you_mean(name, NAMES)
+            raise BtrfsModelError(f"no workload {name!r} of kernels: {', '.join(NAMES)}{near}")
+    if shutil.which("gcov") is None:
+        raise KernelMissingError("gcov is not here (Debian: package gcc)")
+    if script is None:
+        return []
+    check(script.resolve())
+    return command_of(script.resolve())
 
 
 def _is_commit(commit: str, change: Change) -> bool:
@@ -264,7 +295,6 @@ def _workload(
     step: Step,
 ) -> Iterator[Row]:  # fmt: skip
     """Measure a workload, and predict it where the change is known."""
-    assert workload.scaled is not None
     source = workload.scaled(scale or _SCALES[workload.name])
     found.settings[workload.name] = ", ".join(
         f"{value:,} {name}" for name, value in source.parameters.items()
@@ -296,11 +326,9 @@ def _workload(
 
 def _model(workload: Workload, source: Input, side: Side, machine: Machine) -> Outcome:
     """Do the same in the model, on a device in memory where there is one."""
-    assert workload.build is not None
-    assert workload.once is not None
-    devices = {} if workload.name == "send-utimes" else {"devices": ("memory",)}
-    with workload.build(source, lambda _: None) as fs:
-        return workload.once(fs, source, (side,), lambda _: None, machine, **devices)
+    knobs = Knobs(None if workload.name == "send-utimes" else "memory", machine=machine)
+    with workload.build(source, knobs) as fs:
+        return workload.measure(fs, source, side, knobs)
 
 
 def _machine(release: str) -> Machine:
@@ -385,15 +413,27 @@ def _counted(found: Comparison, workload: str, built: Mapping[str, Path], step: 
                 for name, count in work[at].items() if name not in EXCEPTIONS]  # fmt: skip
         known = [(theirs, ours) for theirs, ours in both if theirs is not None]
         found.agreed[workload] = len(known), sum(theirs == ours for theirs, ours in known)
+    sides = [[one] for one in functions]
+    return _differing(workload, sides, work if found.toggles else None)
+
+
+def _differing(
+    workload: str, functions: Sequence[Sequence[Counter[str]]],
+    work: Sequence[Mapping[str, int]] | None,
+) -> list[Row]:  # fmt: skip
+    """Set counts that differ beside each other, and the model's where it has any.
+
+    Of several runs of a side each differs from each of the other side in the same direction.
+    """
     rows = []
-    for name in functions[0].keys() & functions[1].keys():
-        counts = [one[name] for one in functions]
-        if counts[0] != counts[1]:
-            taken = [Taken(name, "calls", values=[float(count)]) for count in counts]
-            is_known = found.toggles and any(name in one for one in work)
-            model = (float(work[0].get(name, 0)), float(work[1].get(name, 0)))
-            rows.append(row_of(workload, taken[0], taken[1], name,
-                               modelled=model if is_known else None))  # fmt: skip
+    for name in functions[0][0].keys() & functions[1][0].keys():
+        first, second = ([float(counts[name]) for counts in runs] for runs in functions)
+        if max(first) < min(second) or max(second) < min(first):
+            before, after = (Taken(name, "calls", values=one) for one in (first, second))
+            model = None
+            if work is not None and any(name in one for one in work):
+                model = (float(work[0].get(name, 0)), float(work[1].get(name, 0)))
+            rows.append(row_of(workload, before, after, name, modelled=model))
     rows.sort(key=lambda row: -abs(row.before.value - row.after.value))
     return rows[:_MOST]
 
@@ -401,23 +441,50 @@ def _counted(found: Comparison, workload: str, built: Mapping[str, Path], step: 
 # ----------------------------------------------------------------------------------- script --
 
 
-def _script(script: Path, kernels: Mapping[str, Kernel], runs: int, step: Step) -> Iterator[Row]:
+@contextmanager
+def _blank(kernel: Kernel) -> Iterator[str]:
+    """Attach a blank device."""
+    device = kernel.images / "device"
+    with device.open("wb") as file:
+        file.truncate(_DEVICE)
+    try:
+        with kernel.attached(device, read_only=False) as source:
+            yield source
+    finally:
+        device.unlink()
+
+
+def _script(
+    command: Sequence[str], kernels: Mapping[str, Kernel], runs: int, step: Step
+) -> Iterator[Row]:
     """Run a script; compare how long it takes, and the numbers in what it says."""
+    script = Path(command[-1])
     found: dict[str, dict[tuple[object, ...], Taken]] = {side: {} for side in kernels}
     for run in range(1, runs + 1):
         for side, kernel in kernels.items():
             step(f"{script.name}: run {run} of {runs}, {side}")
-            device = kernel.images / "device"
-            with device.open("wb") as file:
-                file.truncate(_DEVICE)
-            with kernel.attached(device, read_only=False) as source:
-                took, said = kernel.call(run_script, str(script), source, kernel.top)
-            device.unlink()
+            with _blank(kernel) as source:
+                took, said = kernel.call(run_script, command, source, kernel.top)
             add_taken(found[side], [Taken(script.name, "ms", values=[took]), *_said(said)])
     before, after = (found[side] for side in SIDES)
     for key in before:
         if key in after:
             yield row_of(script.name, before[key], after[key], before[key].quantity)
+
+
+def _script_counted(command: Sequence[str], built: Mapping[str, Path], step: Step) -> list[Row]:
+    """Count the functions of btrfs that a script runs, and tell those whose counts differ."""
+    script, functions = Path(command[-1]), dict[str, list[Counter[str]]]()
+    for side, place in built.items():
+        with Uml(place / "counting/linux", memory=_MEMORY, limit=_LIMIT) as kernel:
+            for run in range(1, _COUNTED + 1):
+                step(f"{script.name}: counting, run {run} of {_COUNTED}, {side}")
+                kept = kernel.new_file()
+                with _blank(kernel) as source:
+                    kernel.call(count_script, command, source, kernel.top, str(kept))
+                known = functions.setdefault(side, [])
+                known.append(gcov.counts(kernel.binary, kept).functions)
+    return _differing(script.name, [functions[side] for side in SIDES], None)
 
 
 def _said(text: str) -> Iterator[Taken]:

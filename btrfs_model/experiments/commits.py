@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.samples import data_folder
-from btrfs_model.cost.device import read_toml
+from btrfs_model.cost.device import names, read_toml
 from btrfs_model.cost.machine import Ratio
 from btrfs_model.experiments.workloads.timed import SECONDS
 
@@ -53,7 +53,7 @@ class Reported:
         What the message says that the time is beside the one before, e.g. ``"9.5x"``.
     is_headline : bool
         Whether it and the time before it stand for the whole commit.
-    why : dict
+    why, more : dict
         Reasons where what is known here is not what the message says, see :class:`Message`.
     below, above : float
         Between how much less and more the time lies, in its unit: of a clock of whole seconds that
@@ -70,6 +70,7 @@ class Reported:
     said: str = ""
     is_headline: bool = False
     why: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, str] = field(default_factory=dict)
     below: float = 0.0
     above: float = 0.0
 
@@ -100,6 +101,43 @@ def ratio_of(before: Reported, after: Reported) -> Ratio:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """The series of patches that the times of a message are of; its commit is the last of them.
+
+    Attributes
+    ----------
+    number : int
+        How many patches they are.
+    url : str
+        Where they can be read.
+    """
+
+    number: int
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Also:
+    """A pair of times of a message besides those with the one before.
+
+    Attributes
+    ----------
+    before, after : str
+        Sides.
+    words : str
+        What is done between them.
+    why, more : dict
+        As of :class:`Message`.
+    """
+
+    before: str
+    after: str
+    words: str
+    why: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """The figures of a commit message.
 
@@ -113,15 +151,17 @@ class Message:
         What it tells about its machine.
     device : str
         What stands for its device, a name of ``data/devices``; empty where nothing is waited for.
+    devices : tuple of str
+        What else its device may have been.
     size : dict
         Parameters of the workload that all its figures are of, at full scale; empty where each
         figure has its own.
     stand_in : dict
         Sides that were measured on the kernels at hand in place of those of the message.
-    why : dict
-        Reasons where what is known here is not what the message says: ``predicted`` and
-        ``measured``, why that differs; ``unmeasured``, why there is nothing measured, and what it
-        takes. A figure's own come first.
+    why, more : dict
+        Reasons where what is known here is not what the message says, in a few words and in more:
+        ``predicted`` and ``measured``, why that differs; ``unmeasured``, why there is nothing
+        measured, and what it takes. A figure's own come first.
     figures : tuple of Reported
         In the order of the message; the first is of the side before.
     pipe : bool
@@ -129,6 +169,10 @@ class Message:
     work : dict
         What the work alone says: the ``quantity`` of a figure that is counted, the ``case`` that it
         is of besides that of the headline, its ``words``, and ``why`` that is not the time.
+    series : Series or None
+        What the times are of, where that is more than the commit.
+    also : tuple of Also
+        Pairs of times besides those with the one before.
     """
 
     title: str
@@ -143,6 +187,10 @@ class Message:
     figures: tuple[Reported, ...]
     pipe: bool = False
     work: dict[str, Any] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    more: dict[str, str] = field(default_factory=dict)
+    series: Series | None = None
+    also: tuple[Also, ...] = ()
 
     @property
     def url(self) -> str:
@@ -154,9 +202,19 @@ class Message:
         """The pair of times that stands for the whole commit."""
         return next(pair for pair in self.pairs if pair[1].is_headline)
 
-    def reason(self, after: Reported, kind: str) -> str:
-        """Return why something differs from a time, or is not known; empty without a reason."""
-        return after.why.get(kind) or self.why.get(kind, "")
+    def reason(self, before: Reported, after: Reported, kind: str) -> tuple[str, str]:
+        """Return why something differs from a time, or is not known: in a few words, and in more.
+
+        Both are empty without a reason.
+        """
+        pair = self.besides(before, after)
+        of = next((one for one in (after, pair or self) if kind in one.why), None)
+        return ("", "") if of is None else (of.why[kind], of.more.get(kind, ""))
+
+    def besides(self, before: Reported, after: Reported) -> Also | None:
+        """Return what is known of a pair of times that is not one with the side before."""
+        sides = before.side, after.side
+        return next((one for one in self.also if (one.before, one.after) == sides), None)
 
     @property
     def pairs(self) -> list[tuple[Reported, Reported]]:
@@ -164,9 +222,8 @@ class Message:
         return [
             (before, after)
             for before in self.figures
-            if before.side == "before"
             for after in self.figures
-            if after.side != "before"
+            if (before.side == "before" != after.side or self.besides(before, after))
             and (after.quantity, after.case) == (before.quantity, before.case)
         ]
 
@@ -203,7 +260,8 @@ def load(workload: str) -> Message:
     return Message(
         title, commit, release, percentages, machine, device, size, stand_in,
         _get(path, table, "why", dict), figures, _pipe(path, table),
-        _get(path, table, "work", dict),
+        _get(path, table, "work", dict), _devices(path, table), table.get("more", {}),
+        _series(path, table), _also(path, table),
     )  # fmt: skip
 
 
@@ -215,12 +273,44 @@ def _get(path: Path, table: Mapping[str, Any], key: str, kind: Any, place: str =
     return value
 
 
+def _series(path: Path, table: Mapping[str, Any]) -> Series | None:
+    """Return the series of patches that its times are of."""
+    series = table.get("series", False)
+    if not isinstance(series, bool):
+        raise BtrfsModelError(f"{path}: series is {series!r}, not true or false")
+    if not series:
+        return None
+    patches = _get(path, table, "patches", dict)
+    return Series(*(_get(path, patches, key, kind, "patches.")
+                    for key, kind in (("number", int), ("url", str))))  # fmt: skip
+
+
+def _also(path: Path, table: Mapping[str, Any]) -> tuple[Also, ...]:
+    """Return the pairs of times besides those with the one before."""
+    return tuple(
+        Also(
+            **{key: _get(path, row, key, str, f"also {number}: ")
+               for key in ("before", "after", "words")},
+            why=row.get("why", {}), more=row.get("more", {}),
+        )
+        for number, row in enumerate(table.get("also", ()), 1)
+    )  # fmt: skip
+
+
 def _pipe(path: Path, table: Mapping[str, Any]) -> bool:
     """Return whether sends through a pipe were timed."""
     pipe = table.get("pipe", False)
     if not isinstance(pipe, bool):
         raise BtrfsModelError(f"{path}: pipe is {pipe!r}, not true or false")
     return pipe
+
+
+def _devices(path: Path, table: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of what else the device may have been."""
+    devices = table.get("devices", [])
+    if not isinstance(devices, list) or not set(map(str, devices)) <= set(names()):
+        raise BtrfsModelError(f"{path}: devices is {devices!r}, not names of data/devices")
+    return tuple(devices)
 
 
 def _resolution(path: Path, table: Mapping[str, Any]) -> tuple[float, float]:
@@ -247,5 +337,5 @@ def _figure(
         _get(path, row, "side", str, place), _get(path, row, "quantity", str, place), unit,
         dict(_get(path, row, "case", dict, place)), value,
         row.get("deviation"), row.get("runs"), row.get("said", ""), row.get("headline", False),
-        row.get("why", {}), below, above,
+        row.get("why", {}), row.get("more", {}), below, above,
     )  # fmt: skip

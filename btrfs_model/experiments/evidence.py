@@ -9,11 +9,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from btrfs_model.base.errors import UnknownNameError
+from btrfs_model.behaviour import sides_judged
 from btrfs_model.experiments.workloads import NAMES, load
 from btrfs_model.patches import Patch
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _PROJECT: Final = _PACKAGE.parent
+
+
+def toggles_of(name: str) -> list[str]:
+    """Return the toggles that a name stands for: itself, or those of a commit.
+
+    `name`: a toggle, or six digits or more of the id of a commit; what is neither stays as it is.
+    """
+    number = name.lower()
+    if name in set(Patch) or not re.fullmatch("[0-9a-f]{6,40}", number):
+        return [name]
+    found = [one for one in Patch if one.commit and (
+        one.commit.startswith(number) or number.startswith(one.commit))]  # fmt: skip
+    return [str(one) for one in found] or [name]
 
 
 def evidence(slug: str) -> dict[str, Any]:
@@ -28,8 +42,9 @@ def evidence(slug: str) -> dict[str, Any]:
     -------
     dict
         ``slug``, ``commit``, ``title``, ``release``, ``backports`` (stable releases), ``what`` it
-        changes, ``needs`` (toggles), ``asked`` (see :attr:`Patch.asked`), ``places`` that ask for
-        it, ``workloads`` that show it and ``tests`` that name it: ``file:line`` in the project. An
+        changes, ``needs`` (toggles), ``asked`` (see :attr:`Patch.asked`), ``judged`` (the sides
+        that kernels were compared with), ``places`` that ask for it, ``workloads`` that show it
+        and ``tests`` that name it: ``file:line`` in the project. An
         installed package has no tests and no sources of C to look into.
 
     Raises
@@ -48,7 +63,8 @@ def evidence(slug: str) -> dict[str, Any]:
         "backports": list(patch.backports),
         "what": patch.what,
         "needs": [str(one) for one in patch.needs],
-        "asked": patch.asked,
+        "asked": str(patch.asked),
+        "judged": sides_judged(patch),
         "places": places(patch),
         "workloads": [name for name in NAMES if patch in load(name).toggles],
         "tests": _tests(patch),

@@ -51,9 +51,16 @@ def times(value: float | None, low: float | None = None, high: float | None = No
 
 
 def ratio_text(one: Ratio | None) -> str:
-    """Format a ratio; with its interval where that shows in three digits; empty for None."""
+    """Format a ratio; with its interval where that shows in three digits; empty for None.
+
+    Where it hangs on the device, both ends of the interval stand there.
+    """
     if one is None:
         return ""
+    if one.untold:
+        return "not told"
+    if one.devices:
+        return f"{times(one.value)} ({times(one.low)} to {times(one.high)})"
     if max(one.high / one.value, one.value / one.low) < _SHOWN:
         return times(one.value)
     return times(one.value, one.low, one.high)

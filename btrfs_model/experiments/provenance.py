@@ -9,6 +9,8 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from btrfs_model.base.version import __version__
+
 _LIBRARIES = ("cffi", "matplotlib", "numpy", "pandas", "pyarrow")
 
 
@@ -17,7 +19,7 @@ def software() -> dict[str, object]:
     from btrfs_model.native.choice import use_python
 
     return {
-        "btrfs-model": metadata.version("btrfs-model"),
+        "btrfs-model": __version__,
         "kernels": "python" if use_python() else "c",
         "python": platform.python_version(),
         "libraries": {name: metadata.version(name) for name in _LIBRARIES},

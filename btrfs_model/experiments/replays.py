@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from btrfs_model.base.arguments import checked
+from btrfs_model.base.arguments import checked, renamed
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.whole_file import check_folder
 from btrfs_model.cost.machine import chosen
@@ -19,6 +19,9 @@ from btrfs_model.experiments.sweep import engine
 from btrfs_model.experiments.sweep.engine import WorkerDiedError, Workers, tell
 from btrfs_model.experiments.times import read_measured
 from btrfs_model.experiments.workloads import NAMES, Workload, load
+from btrfs_model.experiments.workloads.knobs import Knobs
+from btrfs_model.experiments.workloads.room import available, check_room
+from btrfs_model.limits import Limits
 
 _MEMORY: Final = 4 << 30
 """Bytes that a workload takes at its full scale, at most."""
@@ -37,8 +40,7 @@ def _run(name: str, settings: dict[str, Any]) -> Replay:
 
 def default_jobs() -> int:
     """Return how many workloads this machine has processors and free memory for, at least 1."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(engine.default_jobs(), free // _MEMORY))
+    return max(1, min(engine.default_jobs(), available() // _MEMORY))
 
 
 def run_all(
@@ -81,7 +83,7 @@ def run_all(
 def check(
     names: Iterable[str | Workload],
     scale: str | float,
-    knobs: Mapping[str, Any],
+    knobs: Knobs,
     machine: str | None,
     out: str | os.PathLike[str] | None,
 ) -> None:
@@ -90,13 +92,13 @@ def check(
     Raises
     ------
     BtrfsModelError
-        For a workload, scale, knob or machine that there is not.
+        For a workload, scale, knob or machine that there is not, or where memory is short.
     OSError
         When nothing can be written to the folder.
     """
     for name in names:
         workload = load(name)
-        workload.turned(knobs).input(scale)
+        check_room(workload, workload.input(scale, knobs))
         message_of(workload)
     chosen(machine)
     if out is not None:
@@ -108,16 +110,17 @@ def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(name for name in NAMES if set(knobs) <= set(load(name).knobs))
 
 
+@renamed(kernel_before="behaviour_before", kernel_after="behaviour_after")
 @checked
 def replay(
     workload: str | Workload | Sequence[str | Workload] | None = None,
     scale: str | float = "full",
     *,
-    kernel_before: str | None = None,
-    kernel_after: str | None = None,
+    behaviour_before: str | None = None,
+    behaviour_after: str | None = None,
     device: str | None = None,
     parameters: Mapping[str, object] | None = None,
-    limits: Mapping[str, int] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
     nodesize: int | None = None,
     machine: str | None = None,
     measured: str | os.PathLike[str] | None = None,
@@ -132,7 +135,7 @@ def replay(
         all that the package has, or all that have the knobs.
     scale : str or float
         ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
-    kernel_before, kernel_after : str, optional
+    behaviour_before, behaviour_after : str, optional
         Behaviours to compare instead of the ones just before and after the commit, e.g.
         ``"v6.12 - send-utimes-cache"``.
     device : str, optional
@@ -140,7 +143,7 @@ def replay(
         :func:`btrfs_model.cost.device.names` or the path of a file.
     parameters : mapping, optional
         Parameters of that device other than its file's, e.g. ``{"queue_depth": 1}``.
-    limits : mapping of str to int, optional
+    limits : Limits or mapping of str to int, optional
         Limits of the kernel, arguments of :class:`btrfs_model.limits.Limits`, e.g.
         ``{"dir_utimes_cache": 4}``.
     nodesize : int, optional
@@ -172,24 +175,18 @@ def replay(
         times that is none, or a knob (`device` to `nodesize`) that a workload that is named does
         not have.
     """
-    knobs = {
-        name: value
-        for name, value in (
-            ("device", device),
-            ("parameters", parameters),
-            ("limits", limits),
-            ("nodesize", nodesize),
-        )
-        if value
-    }
-    names = (workload,) if isinstance(workload, str | Workload) else workload or all_names(knobs)
+    given = limits.given() if isinstance(limits, Limits) else limits
+    knobs = Knobs(device, parameters or {}, given or {}, nodesize)
+    names = (
+        (workload,) if isinstance(workload, str | Workload) else workload or all_names(knobs.turned)
+    )
     names = tuple(dict.fromkeys(names))
     check(names, scale, knobs, machine, out)
     times = None if measured is None else read_measured(measured)
     replays = [
         run(
-            one, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
-            machine=machine, measured=times,
+            one, scale, behaviour_before=behaviour_before, behaviour_after=behaviour_after,
+            knobs=knobs, machine=machine, measured=times,
         )
         for one in names
     ]  # fmt: skip

@@ -10,64 +10,23 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments.workloads.cases import PARAMETERS, Column
+from btrfs_model.experiments.workloads.knobs import ON_DEVICE, Knobs
 
 if TYPE_CHECKING:
     from btrfs_model.experiments.replay import Replay
     from btrfs_model.experiments.workloads import Figure
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """What a column of the results holds.
-
-    Attributes
-    ----------
-    dtype : str
-        Its type in a table of pandas.
-    unit : str
-        Of its values; ``see unit`` where the column `unit` says it, empty for names.
-    meaning : str
-        In a sentence.
-    words : str
-        How a value reads in the label of a figure, as a format; empty for what labels leave out.
-    """
-
-    dtype: str
-    unit: str
-    meaning: str
-    words: str = ""
-
-
 _SEE: Final = "see unit"
 
-PARAMETERS: Final = {
-    "files": Column("Int64", "files", "Files that the workload makes.", "{:,} files"),
-    "deletes": Column("Int64", "files", "Files that are deleted before the second fsync."),
-    "file_bytes": Column("Int64", "bytes", "Size of each file."),
-    "jobs": Column("Int64", "jobs", "Jobs that make the files side by side."),
-    "extents": Column("Int64", "extents", "Extents of the file that is mapped."),
-    "rewritten": Column(
-        "Int64", "extents", "Extents of the file that were written again before the call.",
-        "written again",
-    ),
-    "nodesize": Column("Int64", "bytes", "Size of a tree block."),
-    "device": Column("string", "", "Device that is read from, by the name of its file.", "{}"),
-    "cache": Column(
-        "string", "", "Whether the metadata are in memory when the call begins: cold, cached.",
-        "{}",
-    ),
-    "fsync": Column("Int64", "", "Which fsync of the directory: 1, 2.", "fsync {}"),
-}  # fmt: skip
-"""What figures depend on, in the order of the columns; a table has those that it has values of."""
-
 _KNOBS: Final = {
-    "device_": Column("", "", "Parameter of the device that was set, as its file names it."),
+    ON_DEVICE: Column("", "", "Parameter of the device that was set, as its file names it."),
     "limit_": Column("", "", "Limit of the kernel that was set, by its name."),
 }
 """Columns of knobs that were turned, by how their names begin."""
@@ -127,6 +86,7 @@ def _row(one: Replay, figure: Figure) -> dict[str, Any]:
         **one.input.parameters,
         "nodesize": one.nodesize,
         **_turned(one.knobs, figure),
+        **figure.conditions,
         **figure.case,
         "side": figure.side,
         "behaviour": str(Behaviour.parse(one.behaviours[figure.side])),
@@ -144,17 +104,16 @@ def _row(one: Replay, figure: Figure) -> dict[str, Any]:
     }
 
 
-def _turned(knobs: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
+def _turned(knobs: Knobs, figure: Figure) -> dict[str, Any]:
     """Name the settings of knobs that one figure depends on."""
-    values = {f"limit_{name}": value for name, value in knobs.get("limits", {}).items()}
-    if "device" in figure.case:
-        settings = knobs.get("parameters", {})
-        values |= {f"device_{name}": value for name, value in settings.items()}
+    values = {f"limit_{name}": value for name, value in knobs.limits.items()}
+    if "device" in {**figure.case, **figure.conditions}:
+        values |= {f"{ON_DEVICE}{name}": value for name, value in knobs.parameters.items()}
     return values
 
 
 def label(figure: Figure, known: Iterable[str] = ()) -> str:
-    """Name a figure for people: its quantity and, but for what is `known`, what it depends on."""
+    """Name a figure for people: its quantity and what it depends on, except what is `known`."""
     words = [
         PARAMETERS[name].words.format(figure.case[name])
         for name in PARAMETERS

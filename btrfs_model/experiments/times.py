@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +21,9 @@ from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.cost.machine import Machine, Ratio
 from btrfs_model.cost.pipe import through_a_pipe
 from btrfs_model.experiments.commits import Message, Reported, ratio_of
-from btrfs_model.experiments.results import PARAMETERS
-from btrfs_model.experiments.workloads import Figure, Input, Outcome, Side
-from btrfs_model.experiments.workloads.timed import SECONDS, Timed, ratio_on
+from btrfs_model.experiments.workloads import Figure, Input, Outcome, Side, Workload
+from btrfs_model.experiments.workloads.cases import PARAMETERS
+from btrfs_model.experiments.workloads.timed import SECONDS, Shown, Timed, ratio_on, yes_no
 
 _TEXTS: Final = ("workload", "side", "quantity", "kind", "kernel")
 _LABELS: Final = {"uml": "User-Mode Linux", "native": "this machine"}
@@ -71,24 +71,63 @@ class Judged:
 
 @dataclass(slots=True)
 class Speedup:
-    """A pair of times of a commit message, before and after: how many times as fast."""
+    """A pair of times, before and after: how many times as fast.
+
+    Of a workload that no message is about, of a size that it has no time of, and of a patch of a
+    series that is alone, `before` and `after` are None.
+
+    Attributes
+    ----------
+    workload, case : str
+        What it is of, in words.
+    before, after : Judged or None
+        Times of the message.
+    predicted : Ratio or None
+        None where a time is not known.
+    where : mapping
+        What the times depend on.
+    alone : str
+        The patch of a series that alone makes the difference; empty for the whole.
+    """
 
     workload: str
     case: str
-    before: Judged
-    after: Judged
+    before: Judged | None
+    after: Judged | None
     predicted: Ratio | None
+    where: Mapping[str, int | str] = field(default_factory=dict)
+    alone: str = ""
 
     @property
-    def reported(self) -> Ratio:
+    def reported(self) -> Ratio | None:
         """By the message, and between what it may lie by its times."""
+        if self.before is None or self.after is None:
+            return None
         return ratio_of(self.before.reported, self.after.reported)
+
+    @property
+    def note(self) -> str:
+        """What the prediction hangs on, and what it does not know."""
+        found = self.predicted
+        if found is None:
+            return ""
+        if found.untold:
+            return f"not told: {found.untold}"
+        parts = []
+        if found.devices:
+            devices = ", ".join(f"{value:.3g} on {name}" for name, value in found.devices.items())
+            parts.append(f"hangs on the device: {devices}")
+        if found.unpaid:
+            parts.append(f"without a cost: {', '.join(found.unpaid)}")
+        return "; ".join(parts)
 
     @property
     def measured(self) -> Ratio | None:
         """On kernels at hand, both in the same world; the least and the largest of the runs."""
         before, after = self.before, self.after
-        if not before.measured or not after.measured or not before.record or not after.record:
+        if before is None or after is None or not before.record or not after.record:
+            return None
+        if not before.measured or not after.measured:
             return None
         scale = SECONDS[before.record["unit"]] / SECONDS[after.record["unit"]]
         low = scale * before.record["min"] / after.record["max"]
@@ -144,18 +183,25 @@ def _operations(
         return []
     sides = {side.name for known, side in pairs if known.name == reported.side}
     return [
-        timed.with_work(through_a_pipe(timed.work)) if message.pipe else timed
+        _as_timed(message, timed)
         for timed in outcome.timed
         if timed.side in sides and timed.quantity == reported.quantity and timed.beside
         and all(timed.case.get(name) == value for name, value in reported.case.items())
     ]  # fmt: skip
 
 
+def _as_timed(message: Message, timed: Timed) -> Timed:
+    """Return an operation as a message timed it: through a pipe, where it did so."""
+    if not message.pipe:
+        return timed
+    return timed.with_work(through_a_pipe(timed.work), pipe=yes_no(True))
+
+
 def _scale(one: Judged, first: Timed, seconds: float, machine: Machine) -> None:
     """Predict a time of the message from its first one."""
     assert one.timed is not None
     found = ratio_on(machine, one.timed, first)
-    if found is not None:
+    if found is not None and not found.untold:
         one.predicted, one.low, one.high = (
             seconds * value for value in (found.value, found.low, found.high)
         )
@@ -270,7 +316,7 @@ def _is_record_of(
 def _figure(timed: Timed, machine: Machine) -> Figure:
     """Return the figure of a time."""
     made, unit, record = timed.on(machine), SECONDS[timed.unit], timed.record
-    figure = Figure(timed.side, timed.quantity, timed.unit, timed.case)
+    figure = Figure(timed.side, timed.quantity, timed.unit, timed.case, conditions=timed.conditions)
     if made is not None:
         figure.modelled, figure.low, figure.high = (
             seconds / unit for seconds in (made.seconds, made.low, made.high)
@@ -298,9 +344,42 @@ def add_reported(outcome: Outcome, judged: list[Judged]) -> None:
         figure.reported = round(one.reported.seconds / SECONDS[one.timed.unit], 6)
 
 
+def shown_of(
+    message: Message, judged: list[Judged], outcome: Outcome, machine: Machine
+) -> list[Shown]:
+    """Return the times of a message with what is known of them, for charts.
+
+    Where it timed sends through a pipe, those that it does not tell go through one as well.
+    """
+    found = []
+    for one in judged:
+        assert one.timed is not None
+        found.append(_shown(one.timed, machine, one.reported.seconds, one.measured, message.pipe))
+    told = [(one.side, one.quantity, one.case) for one in found]
+    for timed in outcome.timed if message.pipe else ():
+        if (timed.side, timed.quantity, timed.case) in told:
+            continue
+        record = timed.record
+        measured = float(record["value"]) * SECONDS[record["unit"]] if record else None
+        found.append(_shown(_as_timed(message, timed), machine, None, measured, pipe=True))
+    return found
+
+
+def _shown(
+    timed: Timed, machine: Machine, reported: float | None, measured: float | None, pipe: bool
+) -> Shown:
+    made = timed.on(machine)
+    seconds, computed = (None, None) if made is None else (made.seconds, made.computed)
+    return Shown(
+        timed.side, timed.quantity, timed.case, seconds, reported, measured, pipe, computed
+    )
+
+
 # ---------------------------------------------------------------------------------- speedups --
 
-SPEEDUPS: Final = ("workload", "case", "reported", "predicted", "low", "high", "measured")
+SPEEDUPS: Final = (
+    "workload", "case", "reported", "predicted", "low", "high", "measured", "note",
+)  # fmt: skip
 """The columns of ``speedups.csv``."""
 
 
@@ -314,17 +393,59 @@ def speedups(
         pair = by_figure.get(id(before)), by_figure.get(id(after))
         if pair[0] is None or pair[1] is None:
             continue
-        case = " ".join([case_words(message, before), *_other(after)])
+        case = " ".join([case_words(message, before), *_other(before, after)])
         operations = pair[0].timed, pair[1].timed
         predicted = None
         if operations[0] is not None and operations[1] is not None:
             predicted = ratio_on(machine, operations[0], operations[1])
-        found.append(Speedup(workload, case, pair[0], pair[1], predicted))
+        found.append(Speedup(workload, case, *pair, predicted, {**message.size, **before.case}))
     return found
 
 
-def _other(after: Reported) -> list[str]:
-    """Name the second side where it is not simply the one after."""
+def own_speedups(
+    one: Workload, source: Input, outcome: Outcome, machine: Machine, message: Message
+) -> list[Speedup]:
+    """Compare times that no message reports, before and after: timed as the message did, if any."""
+    return [
+        _own(one, source, message, before, after, machine)
+        for before in outcome.timed
+        for after in outcome.timed
+        if (before.side, after.side) == ("before", "after") and _are_alike(before, after)
+    ]
+
+
+def alone_speedups(
+    one: Workload, source: Input, outcome: Outcome, machine: Machine, message: Message
+) -> list[Speedup]:
+    """Compare the kernel before with itself and one patch of a series, for each that was timed."""
+    return [
+        _own(one, source, message, before, after, machine)
+        for after in outcome.timed
+        if after.alone
+        for before in outcome.timed
+        if before.side == "before" and _are_alike(before, after)
+    ]
+
+
+def _are_alike(before: Timed, after: Timed) -> bool:
+    return (before.quantity, before.case) == (after.quantity, after.case) and before.beside
+
+
+def _own(
+    one: Workload, source: Input, message: Message, before: Timed, after: Timed, machine: Machine
+) -> Speedup:
+    where = {**source.parameters, **before.case}
+    shown = {**message.size, **before.case} if after.alone else where
+    words = [f"{name}={value}" for name, value in shown.items()]
+    words += [f"{after.alone} alone"] if after.alone else []
+    found = ratio_on(machine, _as_timed(message, before), _as_timed(message, after))
+    return Speedup(one.name, " ".join(words), None, None, found, where, after.alone)
+
+
+def _other(before: Reported, after: Reported) -> list[str]:
+    """Name the sides where they are others than before and after."""
+    if before.side != "before":
+        return [f"{before.side}, then {after.side}"]
     return [] if after.side == "after" else [after.side]
 
 
@@ -362,12 +483,12 @@ def speedup_table(rows: list[Speedup]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             (
-                one.workload, one.case, one.reported.value,
+                one.workload, one.case, one.reported.value if one.reported else None,
                 *((one.predicted.value, one.predicted.low, one.predicted.high)
-                  if one.predicted else (None, None, None)),
-                one.measured.value if one.measured else None,
+                  if one.predicted and not one.predicted.untold else (None, None, None)),
+                one.measured.value if one.measured else None, one.note or None,
             )
             for one in rows
         ],
         columns=list(SPEEDUPS),
-    ).astype(dict.fromkeys(SPEEDUPS[2:], "float64"))  # fmt: skip
+    ).astype(dict.fromkeys(SPEEDUPS[2:-1], "float64"))  # fmt: skip

@@ -179,12 +179,34 @@ def _copied(tree: Path, place: Path, change: Change | None, step: Step) -> Path:
         (place / "tree.tar").unlink()
     else:
         shutil.copytree(tree, copy, symlinks=True, ignore=shutil.ignore_patterns(*_MADE))
+        _replace_links(copy, tree)
         if change is not None:
             _take_back(copy, tree, change)
     base = copy / "kernel/gcov/gcc_base.c"
     base.write_text(_SAYS.sub(r"\1(void)0;", base.read_text()))
     shutil.copy(_CONFIG, copy / "build.config")
     return copy
+
+
+def _replace_links(copy: Path, tree: Path) -> None:
+    """Put what they lead to in the place of links that lead out of a copy, as in a farm of them.
+
+    What is written to would else be written in the tree itself. A link from place to place in a
+    copy, as kernels have them, stays.
+    """
+    for folder, below, names in os.walk(copy):  # also into what takes the place of a link
+        for link in (Path(folder, name) for name in (*below, *names)):
+            if not link.is_symlink():
+                continue
+            place = os.path.normpath(link.parent.relative_to(copy) / os.readlink(link))  # noqa: PTH115
+            if not place.startswith(("/", "..")):
+                continue
+            target = tree / link.relative_to(copy)
+            link.unlink()
+            if target.is_dir():
+                shutil.copytree(target, link, symlinks=True, ignore=shutil.ignore_patterns(*_MADE))
+            elif target.is_file():
+                shutil.copy2(target, link)
 
 
 def _take_back(copy: Path, tree: Path, change: Change) -> None:

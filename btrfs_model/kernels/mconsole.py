@@ -6,10 +6,10 @@ Follows ``arch/um/drivers/mconsole.h``.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from btrfs_model.base.errors import KernelFailedError
 
@@ -30,12 +30,14 @@ def ask(console: Path, request: str) -> str:
         When the guest refuses, or there is no answer.
     """
     data = request.encode()
-    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker:
-        asker.bind(f"{folder}/answer")
+    if len(data) >= _MAX_DATA:
+        raise KernelFailedError(f"{console}: {request}: longer than {_MAX_DATA - 1} bytes")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker:
+        asker.bind("")  # the kernel chooses a name
         asker.settimeout(_SECONDS)
         said = b""
         try:
-            asker.sendto(_REQUEST.pack(_MAGIC, _VERSION, len(data), data), str(console))
+            _send(asker, _REQUEST.pack(_MAGIC, _VERSION, len(data), data), console)
             more = True
             while more:
                 reply = asker.recv(_REPLY.size + _MAX_DATA)
@@ -47,3 +49,12 @@ def ask(console: Path, request: str) -> str:
     if failed:
         raise KernelFailedError(f"{console}: {request}: {answer}")
     return answer
+
+
+def _send(asker: socket.socket, data: bytes, console: Path) -> None:
+    """Send to a socket whose path may be longer than the 107 bytes that an address has."""
+    folder = os.open(console.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        asker.sendto(data, f"/proc/self/fd/{folder}/{console.name}")
+    finally:
+        os.close(folder)

@@ -196,7 +196,11 @@ class Kernel(ABC):
         files = [self.folder / f"{kind}-{number}.json" for kind in ("job", "answer")]
         files[0].write_text(json.dumps(job, default=plain))
         self._tell(number)
-        self._wait_for(number, self.limit)
+        try:
+            self._wait_for(number, self.limit)
+        except BaseException:  # who asked is interrupted: nobody waits for what it does
+            self.stop()
+            raise
         answer = json.loads(files[1].read_text(), object_hook=restored)
         for file in files:
             file.unlink()

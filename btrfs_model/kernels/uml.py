@@ -152,10 +152,11 @@ class Uml(Kernel):
         init.write_text(
             _INIT.format(shm=SHM, devices="\n".join(nodes), terminal=_TERMINAL, agent=agent)
         )
+        # the guest is started in the folder: the name of its console's socket is a short one
         return [
             self._program(), f"mem={self.memory >> 20}M",
             "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
-            f"uml_dir={self.folder}", "umid=guest", "con=null", "con0=fd:0,fd:1", "quiet",
+            "uml_dir=.", "umid=guest", "con=null", "con0=fd:0,fd:1", "quiet",
             "init=/bin/sh", "--", str(init),
         ]  # fmt: skip
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.delayed_node import BACKGROUND, DelayedNode
 from btrfs_model.mount.live_inode import LiveInode
@@ -22,7 +23,11 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import calls_that_fit
 from btrfs_model.native.bulk import CHANGE, Kind, apply, delete_batches, insert_batches
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.ondisk.structs import HEADER, INODE_ITEM, ITEM
+from btrfs_model.patches import Patch
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WRITEBACK: Final = 512
 """So many make the caller wait for it (``BTRFS_DELAYED_WRITEBACK``)."""
@@ -109,6 +114,35 @@ def _insert(fs: Mount, node: DelayedNode) -> None:
         insert_batches(fs.writer, node.root, node.ino, kind, *columns)
         node.forget_insertions()
         fs.delayed.account(node)
+
+
+def batches(fs: Mount) -> pd.DataFrame:
+    """Return the batches that waiting names would be inserted in; see the caller."""
+    import pandas as pd
+
+    if Patch.BATCH_DELAYED_ITEMS not in fs.behaviour:
+        raise UnsupportedError(
+            f"{fs.path}: {fs.behaviour} has not batch-delayed-items: the leaves decide the batches"
+        )
+    found = []
+    for node in fs.delayed.nodes.values():
+        columns = node.columns()
+        sizes = [] if columns is None else (columns[1] + np.uint32(ITEM.size)).tolist()
+        for items, size in _fill(sizes, fs.nodesize - HEADER.size):
+            found.append((node.root, node.ino, items, size))
+    return pd.DataFrame(found, columns=["subvolume", "inode", "items", "bytes"], dtype="int64")
+
+
+def _fill(sizes: Iterable[int], room: int) -> Iterator[tuple[int, int]]:
+    """Fill empty leaves with items, one after the other: how many, how many bytes."""
+    items = used = 0
+    for size in sizes:
+        if items and used + size > room:
+            yield items, used
+            items = used = 0
+        items, used = items + 1, used + size
+    if items:
+        yield items, used
 
 
 def _delete(fs: Mount, node: DelayedNode) -> None:

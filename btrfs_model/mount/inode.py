@@ -22,6 +22,7 @@ from btrfs_model.mount.delayed_inode import run_inode
 from btrfs_model.mount.files.file_item import truncate_inode_items
 from btrfs_model.mount.live_inode import (
     DIR_START_INDEX,
+    EMPTY_SUBVOL_DIR,
     NO_XATTRS,
     InodeFields,
     LiveInode,
@@ -188,7 +189,7 @@ def open_directory(fs: Mount, directory: LiveInode) -> None:
 
     From then on new entries count on from the index that was the last, also when that one goes.
     """
-    if Patch.OPENDIR_LAST_INDEX in fs.behaviour:
+    if Patch.OPENDIR_LAST_INDEX in fs.behaviour and directory.ino != EMPTY_SUBVOL_DIR:
         last_index(fs, directory)
 
 

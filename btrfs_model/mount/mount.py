@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final
 
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.delayed_node import DelayedItems
@@ -20,6 +20,7 @@ from btrfs_model.mount.files.pages import BLOCKSIZE, DirtyBytes
 from btrfs_model.mount.live_inode import LiveInode, LiveSubvolume
 from btrfs_model.mount.log.state import TreeLogs
 from btrfs_model.mount.machine import Machine
+from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.roots.live_root import LiveRoot
 from btrfs_model.mount.space.reservations import Reservations
@@ -48,55 +49,6 @@ _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
 # BTRFS_LAST_FREE_OBJECTID
 _LAST_FREE: Final = 2**64 - 256
-_COMPRESSIONS: Final = ("zlib", "lzo", "zstd")
-_NO_COMPRESSION: Final = ("no", "none")
-# What does not change a byte of what the model writes.
-_IGNORED_OPTIONS: Final = frozenset({
-    "rw", "noatime", "relatime", "nodiscard", "discard", "discard=async", "nodatasum=0",
-    "space_cache=v1", "space_cache=v2", "space_cache", "nospace_cache", "flushoncommit=0", "",
-})  # fmt: skip
-_MAX_INLINE: Final = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class MountOptions:
-    """Mount options.
-
-    `compress`: ``zlib``, ``lzo`` or ``zstd``.
-    `compress_force`: compress also what looks incompressible.
-    `max_inline`: largest inline extent, bytes.
-    `tree_log`: fsync writes a log (``treelog``, ``notreelog``).
-    """
-
-    compress: str | None = None
-    compress_force: bool = False
-    max_inline: int = _MAX_INLINE
-    tree_log: bool = True
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read options separated by commas.
-
-        Raises ValueError: for an option that there is not, or that the model does not have.
-        """
-        values: dict[str, Any] = {}
-        for option in text.split(","):
-            name, _, value = option.partition("=")
-            if name in ("compress", "compress-force"):
-                kind = value.partition(":")[0] or "zlib"
-                if kind not in (*_COMPRESSIONS, *_NO_COMPRESSION):
-                    raise ValueError(f"mount option {option!r}: no such compression")
-                values["compress"] = None if kind in _NO_COMPRESSION else kind
-                values["compress_force"] = name == "compress-force" and kind not in _NO_COMPRESSION
-            elif name == "max_inline" and value.isdigit():
-                values["max_inline"] = int(value)
-            elif option in ("treelog", "notreelog"):
-                values["tree_log"] = option == "treelog"
-            elif option.startswith("commit=") or option in _IGNORED_OPTIONS:
-                continue
-            else:
-                raise ValueError(f"mount option {option!r} is not modelled")
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +67,8 @@ class Mount(Filesystem):
     `path`: its name in errors.
     `hooks`: the calls that lead up.
     `seed`: whatever is random (uuids) follows from it.
-    `ssd`: mount option ``ssd``.
-    `options`: the others.
+    `ssd`: whether the device is no disk, for mounts that do not say it themselves.
+    `options`: mount options.
     `behaviour`: the kernel that it is mounted by.
     `has_log`: whether a log may be there, which will be replayed.
     `writer` (TreeWriter): the trees as the running transaction has them.
@@ -140,6 +92,7 @@ class Mount(Filesystem):
     `in_transaction` (bool): whether a call started a transaction since the last commit.
     `started` (int): how often a call started a transaction or joined it.
     `committing` (bool): whether a commit is just running.
+    `flushing` (bool): whether a commit has data written back, before it runs.
     `device_stats_written` (bool): whether a commit since the mount wrote the error counts of the
     device.
     `umask`, `uid`, `gid` (int): of the calling process.
@@ -167,6 +120,7 @@ class Mount(Filesystem):
         self.started = 0
         super().__init__(Image(memory.buffer, path, checks_items=True))
         load.check_writable(self, replay=has_log)
+        memory.lease = self.image.lease
         self.memory, self.hooks, self.seed, self.ssd = memory, hooks, seed, ssd
         self.nodesize, self.sectorsize = self.image.nodesize, self.image.sectorsize
         self.inline_room = (
@@ -180,13 +134,13 @@ class Mount(Filesystem):
         self.raw_super: RawSuperBlock = SUPER_BLOCK.unpack(
             self.image.view[sb.offset : sb.offset + SUPER_SIZE]
         )
-        self.set_options(options)
         if self.nodesize > BLOCKSIZE:
             self.add_incompat(_BIG_METADATA)
         self.writer = TreeWriter(
             self.image, memory.buffer, transid=sb.generation + 1,
             features=load.writer_features(sb), ssd=ssd,
         )  # fmt: skip
+        self.set_options(options)
         self.transid = self.writer.transid
         load.add_groups(self, self.writer)
         load.add_trees(self, self.writer)
@@ -195,7 +149,7 @@ class Mount(Filesystem):
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
         self.committed_roots = {tree: self.root_place(tree) for tree in self.writer.tree_ids()}
-        self.committing = self.device_stats_written = False
+        self.committing = self.flushing = self.device_stats_written = False
         self.init_root_id()
         self.behaviour = behaviour
         self.machine = Machine()
@@ -251,7 +205,10 @@ class Mount(Filesystem):
 
     @property
     def behaviour(self) -> Behaviour:
-        """The kernel whose fsync it is, and whose delayed items and deletions lay leaves out."""
+        """The kernel release that this mount behaves as.
+
+        It decides its fsync, its delayed items and its leaf layout after deletions.
+        """
         return self._behaviour
 
     @behaviour.setter
@@ -279,6 +236,17 @@ class Mount(Filesystem):
         """Go on with other mount options."""
         self.options = options
         self.add_compression(options.compress)
+        self.writer.set_ssd(self.ssd if options.ssd is None else options.ssd)
+
+    def parse_options(self, text: str) -> MountOptions:
+        """Read mount options, as the kernel that mounts this filesystem does.
+
+        Raises ValueError: as :meth:`.MountOptions.parse`.
+        """
+        tree = self.image.superblock.has_compat_ro("FREE_SPACE_TREE")
+        return MountOptions.parse(
+            text, self.behaviour, free_space_tree=tree, sectorsize=self.sectorsize
+        )
 
     # --------------------------------------------------------------------------- root items --
 

@@ -105,6 +105,7 @@ def commit(fs: Mount) -> bool:
     """
     if fs.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    _flush_on_commit(fs)
     fs.aborted = fs.committing = True
     try:
         changed = _commit(fs)
@@ -112,6 +113,16 @@ def commit(fs: Mount) -> bool:
     finally:
         fs.committing = False
     return changed
+
+
+def _flush_on_commit(fs: Mount) -> None:
+    """Write all data back where the mount wants that (``btrfs_start_delalloc_flush()``)."""
+    if fs.options.flush_on_commit and fs.dirty_files and not fs.flushing:
+        fs.flushing = True
+        try:
+            fs.hooks.flush_delalloc(fs)
+        finally:
+            fs.flushing = False
 
 
 def _commit(fs: Mount) -> bool:

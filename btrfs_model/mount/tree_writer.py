@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from btrfs_model.native.writer import Feature, Writer
 from btrfs_model.ondisk.structs import HEADER, ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import nritems
+from btrfs_model.volume.ctree import nritems
 from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:

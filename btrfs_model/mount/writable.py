@@ -18,35 +18,44 @@ from __future__ import annotations
 import errno
 import os
 import random
+import warnings
 from contextlib import suppress
-from typing import Any, ClassVar, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
-from btrfs_model.base.arguments import checked
+from btrfs_model.base.arguments import checked, renamed
 from btrfs_model.base.counters import uncounted
+from btrfs_model.base.errors import NotWrittenWarning
 from btrfs_model.base.sizes import size as parse_size
-from btrfs_model.behaviour import Behaviour
+from btrfs_model.base.tables import plural
+from btrfs_model.behaviour import Behaviour, mount_kernel
 from btrfs_model.mount import transaction
+from btrfs_model.mount.calls.file_object import LiveFileObject
 from btrfs_model.mount.calls.files import FileCalls
 from btrfs_model.mount.calls.names import NamespaceCalls
 from btrfs_model.mount.calls.quotas import QuotaCalls
 from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
+from btrfs_model.mount.delayed_inode import batches
 from btrfs_model.mount.files.writeback import flush_delalloc, write_files_back
 from btrfs_model.mount.log.replay.recover import recover_log_trees
 from btrfs_model.mount.mkfs.format import Identity, format_device
 from btrfs_model.mount.mkfs.layout import Format
-from btrfs_model.mount.mount import START, Hooks, MountOptions, random_uuid
+from btrfs_model.mount.mount import START, Hooks, random_uuid
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
+from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.space.qgroup import read_qgroup_config
 from btrfs_model.mount.space.quota_ctl import rescan_worker
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.native.lease import exclusive
-from btrfs_model.patches import MOUNT_KERNEL, Patch
+from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory, replacement_of
 from btrfs_model.volume.quotas import StatusFlag
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"
@@ -80,21 +89,26 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         Mount option ``compress``: ``zlib``, ``lzo`` or ``zstd``.
     max_inline : int
         Mount option ``max_inline``, bytes.
-    behaviour : str or Behaviour
-        The kernel that it is mounted by; see :attr:`.Mount.behaviour`.
-    replay : str or Behaviour, optional
+    behaviour : str or Behaviour, optional
+        The kernel that it is mounted by; see :attr:`.Mount.behaviour`. Without it
+        :data:`~btrfs_model.patches.KERNEL`, or in a workload that is replayed the kernel of
+        the side.
+    replay_behaviour : str or Behaviour, optional
         The kernel whose way of replaying a log is followed; without it a log is refused.
     """
 
     _offered: ClassVar = (
         Filesystem._offered
-        | {"behaviour", "commit", "crash", "load", "mkfs", "nodesize", "remount", "save",
-           "save_crash", "sync", "umask"}
+        | {"behaviour", "commit", "crash", "delayed_batches", "load", "mkfs", "nodesize", "remount",
+           "save", "save_crash", "sync", "umask"}
         | {name for calls in (FileCalls, NamespaceCalls, SubvolumeCalls, QuotaCalls)
            for name in vars(calls)
            if not name.startswith("_")}
     ) - {"flush_delalloc", "fsync_inode", "hold", "release", "vfs_fallocate"}  # fmt: skip
 
+    _file_kind: ClassVar = LiveFileObject
+
+    @renamed(replay="replay_behaviour")
     @checked
     def __init__(
         self,
@@ -105,19 +119,19 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = MOUNT_KERNEL,
-        replay: str | Behaviour | None = None,
+        behaviour: str | Behaviour | None = None,
+        replay_behaviour: str | Behaviour | None = None,
     ) -> None:
         if compress not in _COMPRESSIONS:
             raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
         options = MountOptions(compress, max_inline=max_inline)
         super().__init__(
             memory, path, _HOOKS, seed=seed, ssd=ssd, options=options,
-            behaviour=Behaviour.parse(behaviour), has_log=replay is not None,
+            behaviour=mount_kernel(behaviour), has_log=replay_behaviour is not None,
         )  # fmt: skip
         read_qgroup_config(self)
-        if replay is not None:
-            recover_log_trees(self, Behaviour.parse(replay))
+        if replay_behaviour is not None:
+            recover_log_trees(self, Behaviour.parse(replay_behaviour))
         if self.quotas.enabled and self.quotas.flags & StatusFlag.RESCAN:
             rescan_worker(self)
 
@@ -134,7 +148,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = MOUNT_KERNEL,
+        behaviour: str | Behaviour | None = None,
         **options: Any,
     ) -> Self:
         """Make a fresh filesystem, as mkfs.btrfs of btrfs-progs 6.2 does, in memory.
@@ -161,7 +175,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         TypeError
             For an option that there is not.
         """
-        kernel = Behaviour.parse(behaviour)
+        kernel = mount_kernel(behaviour)
         layout = checked(Format)(parse_size(size), parse_size(nodesize), **options)
         layout.check()
         memory = Memory(layout.size)
@@ -173,6 +187,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
                    behaviour=kernel)  # fmt: skip
 
     @classmethod
+    @renamed(replay="replay_behaviour")
     @checked
     def load(
         cls,
@@ -182,8 +197,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = MOUNT_KERNEL,
-        replay: str | Behaviour | None = None,
+        behaviour: str | Behaviour | None = None,
+        replay_behaviour: str | Behaviour | None = None,
     ) -> Self:
         """Copy an image into memory, to go on with it; the file stays as it is.
 
@@ -191,8 +206,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         ----------
         path : str or os.PathLike
             File or block device.
-        seed, ssd, compress, max_inline, behaviour, replay
-            See the class; with `replay` the log of an image is replayed.
+        seed, ssd, compress, max_inline, behaviour, replay_behaviour
+            See the class; with `replay_behaviour` the log of an image is replayed.
 
         Raises
         ------
@@ -205,10 +220,11 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         OSError
             When the file cannot be read.
         """
-        kernel = Behaviour.parse(behaviour)
-        memory = Memory.copy_of(path, _size_of(path, replay=replay is not None))
+        kernel = mount_kernel(behaviour)
+        memory = Memory.copy_of(path, _size_of(path, replay=replay_behaviour is not None))
         return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
-                   max_inline=max_inline, behaviour=kernel, replay=replay)  # fmt: skip
+                   max_inline=max_inline, behaviour=kernel,
+                   replay_behaviour=replay_behaviour)  # fmt: skip
 
     @classmethod
     def load_to_replace(cls, path: str | os.PathLike[str]) -> Self:
@@ -269,7 +285,20 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         -------
         bool
             Whether there was anything to commit; where not, nothing is written.
+
+        Warns
+        -----
+        NotWrittenWarning
+            Where data wait for writeback: they are in no extent yet, and the files are empty, or
+            as they were, for those who read the image. :meth:`sync` writes them first.
         """
+        if self.dirty_files:
+            waiting = plural(len(self.dirty_files), "file")
+            warnings.warn(
+                f"{self.path}: commit() leaves data of {waiting} unwritten; sync() writes them",
+                NotWrittenWarning,
+                stacklevel=3,
+            )
         return transaction.commit(self)
 
     @exclusive
@@ -277,6 +306,23 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         """Write back what waits, then commit (``btrfs_sync_fs()``)."""
         flush_delalloc(self)
         transaction.commit(self)
+
+    @exclusive
+    def delayed_batches(self) -> pd.DataFrame:
+        """Return how names that wait would go into the tree now, batch by batch.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each insertion (``btrfs_insert_delayed_item()``): ``subvolume``, ``inode``
+            (of the directory), ``items``, ``bytes`` (with headers).
+
+        Raises
+        ------
+        UnsupportedError
+            For a kernel before ``batch-delayed-items``: there the leaves decide.
+        """
+        return batches(self)
 
     @exclusive
     def remount(self, options: str | None = None) -> None:
@@ -294,13 +340,13 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         OSError
             EBUSY while an inode is open.
         """
-        mount = None if options is None else MountOptions.parse(options)
+        mount = None if options is None else self.parse_options(options)
         if any(i.holders for live in self.live_subvolumes.values() for i in live.inodes.values()):
             raise fail(errno.EBUSY, self.path)
         self.sync()
         if Patch.UMOUNT_NO_EMPTY_COMMIT not in self.behaviour:
             transaction.start_transaction(self)
-            self.commit()
+            transaction.commit(self)
         self.live_subvolumes.clear()
         self.tree_logs.roots.clear()
         self.reservations = Reservations(self.writer)
@@ -311,20 +357,26 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
 
     @exclusive
     def set_mount_options(self, options: str) -> None:
-        """Mount with the options of mount(8), as far as they change what is written.
+        """Mount with the options of mount(8), separated by commas.
 
         Parameters
         ----------
         options : str
-            ``compress``, ``compress-force``, ``max_inline``, ``ssd``; others that only name what is
-            so anyway are ignored.
+            Followed are ``compress`` and ``compress-force`` with levels, ``max_inline``,
+            ``nodatacow``, ``nodatasum``, ``ssd``, ``flushoncommit``, ``notreelog`` and their
+            opposites. What changes nothing here is taken, and shown by :attr:`mount_options`.
 
         Raises
         ------
         ValueError
-            For an option that there is not, or that the model does not have.
+            For an option that this kernel refuses, or that the model does not follow.
         """
-        self.set_options(MountOptions.parse(options))
+        self.set_options(self.parse_options(options))
+
+    @property
+    def mount_options(self) -> str:
+        """Mount options of btrfs as ``/proc/mounts`` shows them."""
+        return ",".join(self.options.shown or self.parse_options("").shown)
 
     def _state(self) -> str:
         state = super()._state()

@@ -3,6 +3,6 @@
 
 A binding takes and returns values of Python and numpy, or handles that say nothing to whoever holds
 them. It holds the lease of the image meanwhile (:mod:`.lease`) and raises what went wrong
-(:mod:`.faults`). Nothing else imports :mod:`.door`, behind which the compiled module is. Where
+(:mod:`.door`). Nothing else imports :mod:`.door`, behind which the compiled module is. Where
 ``reference`` has the same in Python, :func:`.choice.twin` says so at the function that calls C.
 """

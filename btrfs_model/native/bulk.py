@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.door import ffi, lib, new_fault, raise_fault
 from btrfs_model.native.items import raw_columns
 from btrfs_model.native.stream import SPAN
 from btrfs_model.native.tree import KEY
@@ -91,7 +90,7 @@ def insert_beside(
     tree_id : int
         Which tree.
     keys : numpy.ndarray
-        Rows of :data:`~btrfs_model.volume.tree.KEY`, ascending.
+        Rows of :data:`~btrfs_model.native.tree.KEY`, ascending.
     sizes, payloads : numpy.ndarray, bytes
         How large each payload is; all of them, one behind the other.
 
@@ -229,7 +228,7 @@ MOST_TARGET: Final = lib.BM_NEW_INODE_TARGET
 def new_inodes(
     writer: Writer, tree_id: int, ino: int, inodes: npt.NDArray[Any], item: bytes, data: memoryview
 ) -> int:
-    """Make inodes under one name and give each another one.
+    """Create each inode under its temporary name, then rename it to its final one.
 
     Parameters
     ----------

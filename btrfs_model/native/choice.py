@@ -2,7 +2,9 @@
 """C or Python: where ``btrfs_model.reference`` has what a C kernel does.
 
 ``BTRFS_MODEL_KERNELS=python`` selects the Python: slow, for reading and for testing the C against.
-A test (or a notebook) switches with :func:`select`; the environment is that of the import.
+A test (or a notebook) switches with :func:`select`; the environment is that of the import. A choice
+belongs to the context (:mod:`contextvars`) that makes it, as counters do: other threads and tasks
+keep theirs, and a ``threading.Thread`` starts with that of the environment.
 """
 
 from __future__ import annotations
@@ -10,41 +12,55 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, wraps
 from importlib import import_module
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from btrfs_model.base.errors import UnknownCodeError
+from btrfs_model.base.nearest import did_you_mean
+
 Choice = Literal["c", "python"]
+_CHOICES = ("c", "python")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_choice: str = os.environ.get("BTRFS_MODEL_KERNELS") or "c"
+_choice: ContextVar[str] = ContextVar(
+    "C or Python", default=os.environ.get("BTRFS_MODEL_KERNELS") or "c"
+)
+# asked by every search
+_chosen = _choice.get
 
 
 def use_python() -> bool:
     """Whether the Python of ``reference`` is to be used.
 
-    Raises ValueError: when ``BTRFS_MODEL_KERNELS`` is neither ``c`` nor ``python``.
+    Raises UnknownCodeError: when ``BTRFS_MODEL_KERNELS`` is neither ``c`` nor ``python``.
     """
-    if _choice not in ("c", "python"):
-        raise ValueError(f"BTRFS_MODEL_KERNELS={_choice}: neither 'c' nor 'python'")
-    return _choice == "python"
+    choice = _chosen()
+    if choice not in _CHOICES:
+        near = did_you_mean(choice, _CHOICES)
+        raise UnknownCodeError(f"BTRFS_MODEL_KERNELS={choice}: neither 'c' nor 'python'{near}")
+    return choice == "python"
 
 
 @contextmanager
 def select(choice: Choice) -> Iterator[None]:
     """Use C or Python inside the ``with`` block, whatever the environment says.
 
+    Only this context does: what other threads and tasks do is as before.
+
     Raises ValueError: when `choice` is neither ``"c"`` nor ``"python"``.
     """
-    global _choice
-    if choice not in ("c", "python"):
-        raise ValueError(f"use_kernels(): choice is 'c' or 'python', not {choice!r}")
-    before, _choice = _choice, choice
+    if choice not in _CHOICES:
+        raise ValueError(f"use_code(): choice is 'c' or 'python', not {choice!r}")
+    before = _chosen()
+    _choice.set(choice)
     try:
         yield
     finally:
-        _choice = before
+        # a generator may end in another context than it began in, which a token refuses
+        _choice.set(before)
 
 
 def twin(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -61,7 +77,7 @@ def twin(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(calls_c: Callable[P, R]) -> Callable[P, R]:
         @wraps(calls_c)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if _choice != "c" and use_python():
+            if _chosen() != "c" and use_python():
                 return reference()(*args, **kwargs)  # type: ignore[no-any-return]
             return calls_c(*args, **kwargs)
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from btrfs_model.base.codes import Code
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault
+from btrfs_model.native.door import ffi, lib, new_fault
 
 IO_FIELDS = [("offset", "<u8"), ("length", "<u4"), ("write", "<u4")]
 """``struct bm_io`` as the fields of a numpy array."""

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import Fault
-from btrfs_model.native.door import dtype_of, ffi, lib
-from btrfs_model.native.faults import fault_of, new_fault, raise_fault
+from btrfs_model.native.door import dtype_of, fault_of, ffi, lib, new_fault, raise_fault
 from btrfs_model.native.lease import Lease, own
 
 if TYPE_CHECKING:
@@ -30,13 +31,32 @@ def map_files(files: Sequence[tuple[int, int, int]], size: int, path: str) -> me
     """Map open files that others may change, read-only, into `size` bytes.
 
     `files`: number, place and size of each, ascending; zeros lie between and after them.
-    Raises OSError: when they cannot be mapped.
+    Raises OSError: when they cannot be mapped; ENOMEM says what there is no room for.
     """
     fault = new_fault()
     base = lib.bm_map_files(ffi.new("struct bm_file[]", list(files)), len(files), size, fault)
+    if not base and fault.code == Code.ERRNO and fault.found == errno.ENOMEM:
+        raise no_address_space(path, size)
     if not base:
         raise_fault(path, fault)
     return memoryview(ffi.buffer(ffi.gc(base, lib.bm_unmap_files), size)).toreadonly()
+
+
+def no_address_space(path: str, size: int, why: str = "to map it") -> OSError:
+    """Return the error of a file for which so many bytes of addresses are not to be had."""
+    what = f"no room for {size} bytes of address space {why} (is there a limit, ulimit -v?)"
+    return OSError(errno.ENOMEM, what, path)
+
+
+def make_private(buffer: Any, file: int) -> bool:
+    """Let memory that shows a file be this process's alone from now on, as it is.
+
+    `buffer`: the memory, writable.
+    `file`: descriptor of what it shows from the start, which nobody may write to any more.
+    Returns whether it could be; where not, nothing changed.
+    """
+    memory = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
+    return bool(lib.bm_make_private(memory, len(memory), file, new_fault()) == 0)
 
 
 class Store:
@@ -81,6 +101,10 @@ class Store:
             self._copies = ffi.from_buffer("uint8_t[]", memory)
             self._memory.append(self._copies)
             self._run(lib.bm_image_copy_blocks, self._copies, most)
+
+    def use_in_place(self) -> None:
+        """Use tree blocks in the mapped file itself: an error says so where it was written to."""
+        self._run(lib.bm_image_use_in_place)
 
     def set_devices(self, devices: Sequence[tuple[int, int, int]]) -> None:
         """Say where the devices are, if they are several: devid, place and size of each."""
@@ -153,7 +177,7 @@ class Store:
     # the image may be closed by now, but whoever holds the lease still has it
 
     def cache_reads(self) -> NDArray[Any]:
-        """Return the reads so far, rows of :data:`READ`; for who holds the lease."""
+        """Return the reads so far, rows of :data:`READ`; for the holder of the lease."""
         count = ffi.new("size_t *")
         rows = lib.bm_image_cache_reads(self.lease.handle, count)
         # a copy, as the rows go with the cache
@@ -161,5 +185,5 @@ class Store:
         return np.frombuffer(bytearray(ffi.buffer(rows, size) if size else b""), READ)
 
     def cache_stop(self) -> None:
-        """Record no reads any more; for who holds the lease."""
+        """Record no reads any more; for the holder of the lease."""
         lib.bm_image_cache_stop(self.lease.handle)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Items in bulk: what :meth:`Tree.scan` found, gathered and unpacked into numpy arrays.
+"""Items in bulk: what :meth:`.Tree.scan` found, gathered and unpacked into numpy arrays.
 
-*Columns* are as :meth:`Tree.scan` gives them. Each function calls a kernel of
+*Columns* are as :meth:`.Tree.scan` gives them. Each function calls a kernel of
 ``native/tree/items.c`` once for a whole run of items.
 """
 
@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import Fault
-from btrfs_model.native.door import dtype_of, ffi, lib, raw
-from btrfs_model.native.faults import fault_of, new_fault, raise_fault
+from btrfs_model.native.door import dtype_of, fault_of, ffi, lib, new_fault, raise_fault, raw
 from btrfs_model.native.lease import Leased
 from btrfs_model.ondisk.layout import Layout
 

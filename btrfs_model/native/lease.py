@@ -11,18 +11,26 @@ A lease is refused once the image is closed, and what a call uses is freed after
 others wait, so that calls on one image follow each other, while those on different images run side
 by side. It counts the work of the call where its context counts, and it ends in an error when the
 file that is read was cut off meanwhile.
+
+A process that is forked has the images of the one before it, each with what C keeps of it, and only
+the thread that forked. So that thread takes all leases first. It waits a second at most for others,
+as they may wait for what it does next; an image that is still in use then is refused in the new
+process, where it is half changed for good.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from btrfs_model.base.counters import Work, current, current_context
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.native.door import ffi, lib, new_fault, raise_fault
 
 # every search asks
 _take_work, _of_context = lib.bm_image_take_work, current_context.get
@@ -30,6 +38,7 @@ _this_thread = threading.get_ident
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_PATIENCE: Final = 1.0
 
 _kept: dict[int, list[ffi.CData]] = {}
 
@@ -66,8 +75,8 @@ class Lease:
     `path` (str): the same.
     """
 
-    __slots__ = ("_acquire", "_depth", "_fault", "_handle", "_is_closed", "_late", "_outer",
-                 "_owner", "_release", "_work", "path")  # fmt: skip
+    __slots__ = ("__weakref__", "_acquire", "_depth", "_fault", "_handle", "_is_closed", "_late",
+                 "_outer", "_owner", "_refused", "_release", "_work", "path")  # fmt: skip
 
     def __init__(self, path: str, handle: ffi.CData) -> None:
         lock = threading.RLock()
@@ -75,6 +84,10 @@ class Lease:
         self.path = path
         self._handle = handle
         self._is_closed = False
+        # why it is closed, where nobody closed it
+        self._refused = ""
+        key = id(self)
+        _alive[key] = weakref.ref(self, lambda _: _alive.pop(key, None))
         self._fault = new_fault()
         # The thread that may hold it once more without asking; nobody else's number is there. What
         # it counts in, and how often it came that way.
@@ -133,7 +146,10 @@ class Lease:
         """See that the image is open.
 
         Raises ValueError: when it was closed.
+        Raises BtrfsModelError: in a process that cannot have it.
         """
+        if self._refused:
+            raise BtrfsModelError(f"{self.path}: {self._refused}")
         if self._is_closed:
             raise ValueError(f"{self.path}: the image is closed")
 
@@ -165,9 +181,57 @@ class Lease:
         finally:
             self._release()
 
+    def refuse(self, why: str) -> None:
+        """Refuse the lease for good; what C keeps stays as it is, as nobody knows what it is.
+
+        `why`: what the error says. For a process in which no other thread is.
+        """
+        self._is_closed, self._refused = True, why
+        self._owner = 0
+        lock = threading.RLock()
+        self._acquire, self._release = lock.acquire, lock.release
+        ffi.gc(self._handle, None)
+        self._late.clear()
+
     def _free(self) -> None:
         while self._late:
             ffi.release(self._late.pop(0))
+
+
+# ------------------------------------------------------------------------------ processes ---
+
+_alive: dict[int, weakref.ref[Lease]] = {}
+_forking = threading.local()
+
+
+def _living() -> list[Lease]:
+    there = (one() for one in list(_alive.values()))
+    return [lease for lease in there if lease is not None]
+
+
+def _before_fork() -> None:
+    until = time.monotonic() + _PATIENCE
+    _forking.held = [
+        lease for lease in _living()
+        if lease._acquire(timeout=max(0.0, until - time.monotonic()))
+    ]  # fmt: skip
+
+
+def _in_parent() -> None:
+    for lease in _forking.held:
+        lease._release()
+    del _forking.held
+
+
+def _in_child() -> None:
+    held = set(map(id, _forking.held))
+    _in_parent()
+    for lease in _living():
+        if id(lease) not in held:
+            lease.refuse("a thread was using it when this process was forked; open it here")
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 class Leased(Protocol):

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from btrfs_model.base.codes import Code
 from btrfs_model.native.backref import Forest
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import keep
+from btrfs_model.native.door import ffi, keep, lib
 from btrfs_model.ondisk.layout import Payload, PayloadError
 
 Root = tuple[int, int, bytes]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from enum import IntEnum
 from operator import attrgetter
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from btrfs_model.native.backref import WAITING
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.lease import Lease
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA
 from btrfs_model.ondisk.keys import ObjectId
 
 _CSUM_TREE = int(ObjectId.CSUM_TREE)
@@ -50,10 +52,13 @@ class GroupState(NamedTuple):
 class SpaceInfo(NamedTuple):
     """What decides whether there is room (``struct btrfs_space_info``), bytes where not a count.
 
-    The first four are of all block groups of a kind together, the rest of all there is:
-    block groups whose items are not up to date, references that wait, extents of data that lose
-    some by them, tree blocks that were not written yet, how many trees every commit changes, the
-    bytes of their blocks, and whether the free space tree is one of them.
+    `flags`, `total`, `free`, `pinned`: of all block groups of a kind together.
+    `stale_groups`: block groups whose items are not up to date.
+    `refs`: delayed references.
+    `losing`: data extents that lose references by them.
+    `dirty`: tree blocks that were not written yet.
+    `trees`, `tree_bytes`: trees that every commit changes, and the bytes of their blocks.
+    `has_free_space_tree`: whether the free space tree is one of them.
     """
 
     flags: int
@@ -84,8 +89,14 @@ class SpaceCalls:
     handle: Any
     lease: Lease
     csum_size: int
+    max_extent_size: int
+    """What the last search for room for data that failed found instead; 0: that is of no use now.
+
+    (``space_info->max_extent_size``.)
+    """
 
     def __init__(self) -> None:
+        self.max_extent_size = 0
         # by kind: the last one as C has it, and the same as a tuple
         self._infos: dict[int, tuple[ffi.CData, SpaceInfo]] = {}
 
@@ -96,6 +107,8 @@ class SpaceCalls:
     def add_group(self, start: int, length: int, flags: int) -> None:
         """Add a block group, all free, whose chunk the image has."""
         self.run(lib.bm_writer_add_group, start, length, flags)
+        if flags & BTRFS_BLOCK_GROUP_DATA:
+            self.max_extent_size = 0
 
     def occupy(self, ranges: Iterable[tuple[int, int]], *, used: bool = True) -> None:
         """Take ranges (start, length) from the free space; `used`: they count as used."""
@@ -136,6 +149,20 @@ class SpaceCalls:
         self.run(lib.bm_writer_reserve_data, wanted, least, hint, bytenr, size)
         return bytenr[0], size[0]
 
+    def find_data(self, size: int, hint: int = 0) -> int | None:
+        """Reserve all of `size` bytes for data; None: no block group has that much in one piece."""
+        try:
+            return self.reserve_data(size, size, hint)[0]
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        return None
+
+    def remember_largest(self, size: int) -> None:
+        """Remember what there is instead of room for `size` bytes of data."""
+        with self.lease:
+            self.max_extent_size = int(lib.bm_writer_largest_data(self.handle, size))
+
     def reserve_in_class(self, size: int, hint: int = 0) -> int | None:
         """Reserve `size` bytes where extents of that size class go; None: there is no room there.
 
@@ -152,6 +179,7 @@ class SpaceCalls:
     def release_data(self, bytenr: int, size: int) -> None:
         """Give back what was reserved and never became an extent."""
         self.run(lib.bm_writer_release_data, bytenr, size)
+        self.max_extent_size = 0
 
     def alloc_data_ref(self, rows: Iterable[DataRef]) -> None:
         """Make reserved ranges extents with one reference each; rows as :class:`DataRef`."""
@@ -246,6 +274,8 @@ class SpaceCalls:
 
     def unpin(self) -> None:
         """End the transaction for space: what was freed in it may be allocated again."""
+        if self.space_info(BTRFS_BLOCK_GROUP_DATA).pinned:
+            self.max_extent_size = 0
         self.run(lib.bm_writer_unpin)
 
 

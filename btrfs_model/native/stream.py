@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import Fault
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import fault_of, new_fault
+from btrfs_model.native.door import fault_of, ffi, lib, new_fault
 
 Columns = Mapping[str, npt.NDArray[Any]]
 """The arrays of a :class:`btrfs_model.stream.index.Batch` by name."""

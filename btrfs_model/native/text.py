@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
-from btrfs_model.native.door import ffi, lib, raw
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.door import ffi, lib, new_fault, raise_fault, raw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +46,7 @@ class Step(NamedTuple):
     `in_item`: the field is one of :data:`ITEM`.
     `word`: the function that makes the word of BM_TEXT_WORD.
     `least`, `jump`, `value`, `mask`: see `how`.
-    `field`: the structure and the field in it, for who shows more than text.
+    `field`: the structure and the field in it, for those who show more than text.
     """
 
     how: str
@@ -68,7 +67,7 @@ class FormWriter:
 
     `parts`: steps by type of item, and for ``leaf``, ``node``, ``item``, ``pointer``; or ``row``.
     `answers`: of ``enum bm_text_word``, what says the words.
-    `plain`: types of items whose keys are numbers, but for objects near 0 and -1.
+    `plain`: types of items whose keys are numbers, except objects near 0 and -1.
     `options`: more of ``struct bm_text_form``.
     """
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from btrfs_model.native.door import dtype_of, ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.door import dtype_of, ffi, lib, new_fault, raise_fault
 from btrfs_model.native.items import BLOCK, COLUMNS, raw_columns
 
 if TYPE_CHECKING:

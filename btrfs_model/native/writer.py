@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from btrfs_model.base.codes import Code
 from btrfs_model.native.choice import twin
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.door import ffi, lib, new_fault, raise_fault
 from btrfs_model.native.lease import own
 from btrfs_model.native.space import SpaceCalls
 from btrfs_model.native.tree import RawKey, Root, raw_key
@@ -111,7 +110,7 @@ class Writer(SpaceCalls):
 
     @property
     def handle(self) -> ffi.CData:
-        """The same as a ``struct bm_writer`` for the C kernels, for who holds the lease."""
+        """The same as a ``struct bm_writer`` for the C kernels, for the holder of the lease."""
         if self._handle is None:
             raise ValueError(f"{self.lease.path}: the writer is closed")
         return self._handle
@@ -126,6 +125,11 @@ class Writer(SpaceCalls):
         """Change trees as a kernel with these toggles does (bits of ``enum bm_toggle``)."""
         with self.lease:
             lib.bm_writer_set_behaviour(self.handle, bits)
+
+    def set_ssd(self, ssd: bool) -> None:
+        """Look for free space as with the mount option ``ssd``, or as without it."""
+        with self.lease:
+            lib.bm_writer_set_ssd(self.handle, ssd)
 
     # ------------------------------------------------------------------------------- trees --
 

@@ -11,13 +11,13 @@ come as the classes below, whose fields are the structure's plus what follows it
     CHUNK_ITEM        chunk 48 | stripe 32                                    repeated stripes
     EXTENT_DATA       file_extent_item 53, or its first 21 bytes | inline data
 
-Nothing in a payload is trusted. What does not fit is a :exc:`~btrfs_model.ondisk.structs.
-PayloadError`, never an index or struct error.
+Nothing in a payload is trusted. What does not fit is a
+:exc:`~btrfs_model.ondisk.layout.PayloadError`, never an index or struct error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from btrfs_model.ondisk import structs
@@ -143,37 +143,50 @@ def _at_least_one(payload: Payload, layout: Layout[Any]) -> None:
         raise PayloadError.too_short(len(payload), layout.size)
 
 
-def inode_refs(payload: Payload) -> list[InodeRef]:
-    """Names in an INODE_REF, in the order of their creation."""
+def each_inode_ref(payload: Payload) -> Iterator[InodeRef]:
+    """Yield the names in an INODE_REF, in the order of their creation."""
     _at_least_one(payload, structs.INODE_REF)
-    refs = []
     at = 0
     while at < len(payload):
         index, size = structs.INODE_REF.flat(payload, at)
         at += structs.INODE_REF.size
-        refs.append(InodeRef(index, _tail(payload, at, size)))
+        yield InodeRef(index, _tail(payload, at, size))
         at += size
-    return refs
 
 
-def inode_extrefs(payload: Payload) -> list[InodeExtref]:
-    """Names in an INODE_EXTREF."""
+def inode_refs(payload: Payload) -> list[InodeRef]:
+    """Names in an INODE_REF, in the order of their creation."""
+    return list(each_inode_ref(payload))
+
+
+def each_inode_extref(payload: Payload) -> Iterator[InodeExtref]:
+    """Yield the names in an INODE_EXTREF."""
     _at_least_one(payload, structs.INODE_EXTREF)
-    refs = []
     at = 0
     while at < len(payload):
         parent, index, size = structs.INODE_EXTREF.flat(payload, at)
         at += structs.INODE_EXTREF.size
-        refs.append(InodeExtref(parent, index, _tail(payload, at, size)))
+        yield InodeExtref(parent, index, _tail(payload, at, size))
         at += size
-    return refs
+
+
+def inode_extrefs(payload: Payload) -> list[InodeExtref]:
+    """Names in an INODE_EXTREF."""
+    return list(each_inode_extref(payload))
+
+
+def each_inode_name(key: tuple[int, int, int], payload: Payload) -> Iterator[InodeExtref]:
+    """Yield the names in an INODE_REF or INODE_EXTREF, each with its directory."""
+    if key[1] == ItemType.INODE_EXTREF:
+        yield from each_inode_extref(payload)
+    else:
+        for index, name in each_inode_ref(payload):
+            yield InodeExtref(key[2], index, name)
 
 
 def inode_names(key: tuple[int, int, int], payload: Payload) -> list[InodeExtref]:
     """Names in an INODE_REF or INODE_EXTREF, each with its directory."""
-    if key[1] == ItemType.INODE_EXTREF:
-        return inode_extrefs(payload)
-    return [InodeExtref(key[2], *ref) for ref in inode_refs(payload)]
+    return list(each_inode_name(key, payload))
 
 
 def dir_items(payload: Payload) -> list[DirItem]:

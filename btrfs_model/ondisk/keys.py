@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Keys: what they are, the names of item types and of well-known objects, and how users write them.
+"""Keys: what they are, and the names of their parts as btrfs-progs write them.
 
 Every item of every tree has a key of 136 bits, (objectid, type, offset), compared in that order as
 unsigned numbers. What the three mean depends on the tree; in a subvolume objectid is an inode
@@ -14,6 +14,7 @@ number, type the kind of the item, and offset whatever tells several such items 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -112,27 +113,78 @@ class Key(NamedTuple):
     offset: int
 
     def __str__(self) -> str:
-        objectid = objectid_name(self.objectid)
-        return f"({objectid} {item_type_name(self.type)} {self.offset})"
+        number, kind, offset = self
+        names = objectid_name(number, kind), item_type_name(kind, number)
+        return f"({' '.join(names)} {offset_name(offset, kind, number)})"
 
 
 MIN_KEY: Final = Key(0, 0, 0)
 MAX_KEY: Final = Key(U64_MAX, 255, U64_MAX)
 
 
+# ------------------------------------------------------------------------------------- names ----
+
 _TYPE_NAMES: Final = {int(item_type): item_type.name for item_type in ItemType}
 _OBJECTID_NAMES: Final = {
-    int(objectid): objectid.name
-    for objectid in ObjectId
-    if objectid.value and objectid is not ObjectId.FIRST_FREE
+    int(number): number.name
+    for number in ObjectId
+    if number not in {ObjectId.DEV_STATS, ObjectId.FIRST_FREE}
+} | {int(ObjectId.TREE_LOG_FIXUP): "LOG_FIXUP", U64_MAX: "-1"}
+
+
+def qgroupid(number: int) -> str:
+    """Return level/id of a quota group."""
+    return f"{number >> 48}/{number & (1 << 48) - 1}"
+
+
+def _hex(number: int) -> str:
+    return f"0x{number:016x}"
+
+
+OBJECTID_IN: Final[dict[int, Callable[[int], str]]] = {
+    ItemType.PERSISTENT_ITEM: lambda number: str(number) if number else "DEV_STATS",
+    ItemType.DEV_EXTENT: str,
+    ItemType.QGROUP_RELATION: qgroupid,
+    ItemType.UUID_KEY_SUBVOL: _hex,
+    ItemType.UUID_KEY_RECEIVED_SUBVOL: _hex,
+    ItemType.DEV_ITEM: lambda number: "DEV_ITEMS" if number == 1 else objectid_name(number),
+    ItemType.CHUNK_ITEM: lambda n: "FIRST_CHUNK_TREE" if n == 256 else objectid_name(n),
 }
+"""Types of which the objectid is no object: what it is called instead."""
+
+OFFSET_IN: Final[dict[int, Callable[[int], str]]] = {
+    ItemType.QGROUP_RELATION: qgroupid,
+    ItemType.QGROUP_INFO: qgroupid,
+    ItemType.QGROUP_LIMIT: qgroupid,
+    ItemType.UUID_KEY_SUBVOL: _hex,
+    ItemType.UUID_KEY_RECEIVED_SUBVOL: _hex,
+    ItemType.ROOT_ITEM: str,
+}
+"""Types of which the offset is no plain number: what it is called."""
 
 
-def item_type_name(number: int) -> str:
-    """Name of an item type, ``UNKNOWN.n`` for one that has none."""
-    return _TYPE_NAMES.get(number, f"UNKNOWN.{number}")
+def item_type_name(item_type: int, number: int = 0) -> str:
+    """Name of an item type, ``UNKNOWN.n`` for one that has none; `number` is the objectid."""
+    if item_type == 0 and number == ObjectId.FREE_SPACE:
+        return "UNTYPED"
+    return _TYPE_NAMES.get(item_type) or f"UNKNOWN.{item_type}"
 
 
-def objectid_name(number: int) -> str:
-    """Name of a well-known object, the number itself for others (small negative ones with sign)."""
-    return _OBJECTID_NAMES.get(number, str(number))
+def objectid_name(number: int, item_type: int = 0) -> str:
+    """Name of a well-known object, the number itself for others.
+
+    `item_type`: of the key that it is part of: the same number is another object in another tree.
+    """
+    if item_type in OBJECTID_IN:
+        return OBJECTID_IN[item_type](number)
+    return _OBJECTID_NAMES.get(number) or str(number)
+
+
+def offset_name(offset: int, item_type: int, number: int) -> str:
+    """Name of the offset of a key, -1 for the largest; `number` is the objectid."""
+    if item_type == ItemType.ROOT_ITEM and number == ObjectId.TREE_RELOC:
+        # the tree that is being relocated
+        return objectid_name(offset)
+    if item_type in OFFSET_IN:
+        return OFFSET_IN[item_type](offset)
+    return "-1" if offset == U64_MAX else str(offset)

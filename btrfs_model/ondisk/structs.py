@@ -215,7 +215,7 @@ class SharedDataRef(NamedTuple):
 
 
 class RawInlineRef(NamedTuple):
-    """Inline reference: the type and, but for EXTENT_DATA_REF, a tree or a parent block."""
+    """Inline reference: the type and, except for EXTENT_DATA_REF, a tree or a parent block."""
 
     type: U8
     offset: U64

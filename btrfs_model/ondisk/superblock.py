@@ -141,6 +141,7 @@ class SuperBlock:
     total_bytes: int
     bytes_used: int
     num_devices: int
+    stripesize: int
     sectorsize: int
     nodesize: int
     compat_flags: int

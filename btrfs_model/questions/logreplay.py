@@ -17,21 +17,22 @@ from btrfs_model.mount.roots.load import check_one_device
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import KERNEL
-from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.filesystem import Filesystem, opening
 from btrfs_model.volume.memory import Memory
 
 
 @checked
+@opening
 @exclusive
 def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = KERNEL) -> WritableFilesystem:
     """Replay the logs of a filesystem in a copy of it, as the next mount would.
 
     Parameters
     ----------
-    fs : Filesystem
-        After a crash; it and its file stay as they are. Without a log there is nothing to replay,
-        but files that were deleted while they were open go. One that is being changed is taken as
-        if it crashed now.
+    fs : Filesystem, str, os.PathLike or sequence of them
+        After a crash, or the files it is in; it and its file stay as they are. Without a log there
+        is nothing to replay, but files that were deleted while they were open go. One that is being
+        changed is taken as if it crashed now.
     behaviour : str or Behaviour
         The kernel that mounts it; who wrote the log does not matter.
 
@@ -60,4 +61,4 @@ def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = KERNEL) -> Writab
     else:
         check_one_device(fs)
         memory = Memory.copy_of_buffer(fs.image.view)
-    return WritableFilesystem(memory, fs.path, replay=chosen)
+    return WritableFilesystem(memory, fs.path, replay_behaviour=chosen)

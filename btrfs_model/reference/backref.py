@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from btrfs_model.backref.walk import BackrefWalk
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
@@ -37,10 +38,8 @@ from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import RawFileExtent
-from btrfs_model.reference import ctree
 from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
 from btrfs_model.reference.backref_refs import (
-    BackrefWalk,
     SharedAnswerError,
     StopWalkError,
     Walk,
@@ -49,6 +48,7 @@ from btrfs_model.reference.backref_refs import (
     fail_at,
     stopped,
 )
+from btrfs_model.volume import ctree
 from btrfs_model.volume.forest import read_tree_block
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ of a walk that gathers them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from btrfs_model.backref.walk import BackrefWalk
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
@@ -19,10 +19,10 @@ from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL, ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.reference import ctree
 from btrfs_model.reference.backref_prelim import PrefTree, PrelimRef, Ulist
-from btrfs_model.reference.blocks import HEADER
-from btrfs_model.volume.forest import Forest, WaitingRef
+from btrfs_model.volume import ctree
+from btrfs_model.volume.blocks import HEADER
+from btrfs_model.volume.forest import WaitingRef
 
 if TYPE_CHECKING:
     from btrfs_model.reference.share import ShareCheck
@@ -49,43 +49,6 @@ class SharedAnswerError(Exception):
     def __init__(self, shared: bool) -> None:
         super().__init__()
         self.shared = shared
-
-
-@dataclass(slots=True, kw_only=True)
-class BackrefWalk:
-    """What is asked of a walk: ``struct btrfs_backref_walk_ctx`` and its callbacks (6.12).
-
-    `forest`: the trees.
-    `bytenr`: logical address of the extent.
-    `extent_item_pos`: only file extents that show this byte of the extent are reported; compressed
-    ones always.
-    `ignore_extent_item_pos`: report all of them.
-    `restart`: whether a search starts again after it had to read a block: always before 5.19.
-    `transaction`: whether the walk goes through a running transaction; then
-    ``btrfs_search_old_slot()`` searches by itself, without ``btrfs_search_slot()``.
-    `iterate_cached`: report a reference as soon as it is found in a leaf whose roots
-    ``cache_lookup`` knows (``send-backref-skip``).
-    `check_extent_item`: (bytenr, extent item) of each extent item on the way -> 0, or a negative
-    errno; after -ENOENT the walk goes on as if nothing referred to this extent.
-    `skip_data_ref`: (root, inode, offset) of a reference -> whether it is left out.
-    `cache_lookup`: leaf -> the ids of the trees that reach it, or None when they are not known.
-    `cache_store`: (leaf, ids) once they have been found.
-    `iterate`: (inode, offset, num_bytes, root) -> 0, or anything greater to end the walk, or a
-    negative errno.
-    """
-
-    forest: Forest
-    bytenr: int
-    extent_item_pos: int = 0
-    ignore_extent_item_pos: bool = False
-    restart: bool = False
-    transaction: bool = False
-    iterate_cached: bool = False
-    check_extent_item: Callable[[int, structs.RawExtentItem], int] | None = None
-    skip_data_ref: Callable[[int, int, int], bool] | None = None
-    cache_lookup: Callable[[int], Sequence[int] | None] | None = None
-    cache_store: Callable[[int, list[int]], None] | None = None
-    iterate: Callable[[int, int, int, int], int] | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,51 +14,15 @@ so the cost is that of the parts that differ, not of the whole. The same in C is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
-from btrfs_model.ondisk.keys import Key
-from btrfs_model.reference import ctree
-from btrfs_model.reference.blocks import Expect, image_block
+from btrfs_model.volume import ctree
+from btrfs_model.volume.blocks import Expect, image_block
+from btrfs_model.volume.compare import Change, Difference
 
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
-
-Place = tuple[int, int]
-
-
-class Change(IntEnum):
-    """What a comparison says of a key; SAME where equal items lie in leaves that are not shared."""
-
-    NEW = 0
-    DELETED = 1
-    CHANGED = 2
-    SAME = 3
-
-
-class Difference(NamedTuple):
-    """A key that one tree or both have outside of shared subtrees.
-
-    `change`: NEW: only the left tree has it; DELETED: only the right.
-    `key`: objectid, type, offset.
-    `left`, `right`: address of the leaf and slot in it, on each side.
-    """
-
-    change: Change
-    key: Key
-    left: Place | None
-    right: Place | None
-
-    @classmethod
-    def of(cls, change: Change, key: tuple[int, int, int], left: Place, right: Place) -> Self:
-        """Leave out the side that does not have the key."""
-        return cls(
-            change,
-            Key(*key),
-            None if change == Change.DELETED else left,
-            None if change == Change.NEW else right,
-        )
 
 
 def compare_trees(left: Tree, right: Tree) -> Iterator[Difference]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM, INODE_REF
-from btrfs_model.reference.blocks import ITEM
 from btrfs_model.reference.ctree_ground import Ground, Node, Path, RawKey
 from btrfs_model.reference.ctree_leaf import (
     count_copied,
@@ -24,6 +23,7 @@ from btrfs_model.reference.ctree_leaf import (
 )
 from btrfs_model.reference.ctree_node import fixup_low_keys
 from btrfs_model.reference.ctree_search import bin_search, search_slot, upper_bound
+from btrfs_model.volume.blocks import ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.mount.tree_writer import TreeWriter
@@ -161,7 +161,7 @@ def set_key(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> None:
     path.leaf.items[slot] = (new, payload(path))
     path.leaf.store()
     if slot == 0:
-        fixup_low_keys(path, new, 1)
+        fixup_low_keys(ground, path, new, 1)
 
 
 def last_key_before(ground: Ground, path: Path) -> RawKey | None:

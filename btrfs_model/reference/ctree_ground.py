@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
-from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Expect, image_block
+from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, image_block
 
 if TYPE_CHECKING:
     from btrfs_model.mount.tree_writer import TreeWriter

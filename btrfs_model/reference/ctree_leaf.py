@@ -22,7 +22,6 @@ from typing import Final
 
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.keys import ObjectId
-from btrfs_model.reference.blocks import ITEM
 from btrfs_model.reference.ctree_ground import Ground, Leaf, Path, RawKey
 from btrfs_model.reference.ctree_node import (
     check_sibling_keys,
@@ -32,6 +31,7 @@ from btrfs_model.reference.ctree_node import (
     insert_ptr,
     set_parent_key,
 )
+from btrfs_model.volume.blocks import ITEM
 
 _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 _LOG_CACHES: Final = {
@@ -67,7 +67,7 @@ def setup_items_for_insert(
     if ground.owner == _TREE_LOG:
         count_entered(ground, leaf.bytenr)
     if slot == 0:
-        fixup_low_keys(path, items[0][0], 1)
+        fixup_low_keys(ground, path, items[0][0], 1)
     leaf.items[slot:slot] = items
     leaf.store()
 
@@ -179,7 +179,7 @@ def push_leaf_left(
     left.store()
     right.store()
     if len(right):
-        fixup_low_keys(path, right.key(0), 1)
+        fixup_low_keys(ground, path, right.key(0), 1)
     if place < cut:
         path.nodes[0], path.slots[0], path.slots[1] = left, before + place, slot - 1
     else:
@@ -234,7 +234,7 @@ def split_for_new_item(ground: Ground, path: Path, key: RawKey) -> None:
     insert_ptr(ground, path, key, new.bytenr, slot, 1)
     path.nodes[0], path.slots[0], path.slots[1] = new, 0, slot
     if slot == 0:
-        fixup_low_keys(path, key, 1)
+        fixup_low_keys(ground, path, key, 1)
 
 
 def copy_for_split(ground: Ground, path: Path, mid: int) -> None:
@@ -318,6 +318,6 @@ def del_items(ground: Ground, path: Path, slot: int, count: int) -> None:
             del_leaf(ground, path, leaf)
         return
     if slot == 0:
-        fixup_low_keys(path, leaf.key(0), 1)
+        fixup_low_keys(ground, path, leaf.key(0), 1)
     if leaf.used() < ground.leaf_size // 3:
         empty_leaf(ground, path, leaf)

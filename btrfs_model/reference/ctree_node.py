@@ -25,10 +25,17 @@ def check_sibling_keys(ground: Ground, left: Block, right: Block) -> None:
         raise ground.corrupt(Code.BAD_KEY_ORDER, left.bytenr, len(left) - 1)
 
 
-def fixup_low_keys(path: Path, key: RawKey, level: int) -> None:
+def check_between(ground: Ground, node: Node, before: int, behind: int, key: RawKey) -> None:
+    """Refuse a key that does not sort between the pointers before and behind a slot."""
+    if (before and node.key(before - 1) >= key) or (behind < len(node) and node.key(behind) <= key):
+        raise ground.corrupt(Code.BAD_KEY_ORDER, node.bytenr, before)
+
+
+def fixup_low_keys(ground: Ground, path: Path, key: RawKey, level: int) -> None:
     """Tell the parents that the first key of the block at ``level - 1`` is now `key`."""
     while path.nodes[level] is not None:
         node, slot = path.node(level), path.slots[level]
+        check_between(ground, node, slot, slot + 1, key)
         node.ptrs[slot] = (key, *node.ptrs[slot][1:])
         node.store()
         if path.slots[level]:
@@ -47,6 +54,7 @@ def insert_ptr(ground: Ground, path: Path, key: RawKey, bytenr: int, slot: int, 
     node = path.node(level)
     if len(node) >= ground.node_ptrs:
         raise ground.corrupt(Code.BAD_NRITEMS, node.bytenr)
+    check_between(ground, node, slot, slot, key)
     node.ptrs.insert(slot, (key, bytenr, ground.writer.transid))
     node.store()
 
@@ -63,7 +71,7 @@ def del_ptr(ground: Ground, path: Path, level: int, slot: int) -> None:
         node.view[100] = 0
         ground.set_root(node)
     elif slot == 0:
-        fixup_low_keys(path, node.key(0), level + 1)
+        fixup_low_keys(ground, path, node.key(0), level + 1)
 
 
 def insert_new_root(ground: Ground, path: Path, level: int) -> None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from btrfs_model.base.counters import current
-from btrfs_model.reference.blocks import ITEM
 from btrfs_model.reference.ctree_ground import Block, Ground, Node, Path, RawKey
 from btrfs_model.reference.ctree_leaf import split_leaf
 from btrfs_model.reference.ctree_node import balance_level, split_node
+from btrfs_model.volume.blocks import ITEM
 
 
 def bin_search(block: Block, key: RawKey) -> tuple[int, bool]:

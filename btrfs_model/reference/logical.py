@@ -6,8 +6,9 @@ Beside ``native/backref/forest.c`` and ``native/backref/backref.c``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from btrfs_model.backref.walk import BackrefWalk, Extent
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
@@ -16,26 +17,13 @@ from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import EXTENT_ITEM
 from btrfs_model.reference import backref
-from btrfs_model.reference.backref_refs import BackrefWalk, Walk
-from btrfs_model.reference.ctree import Path, block_key, item_data, prev_leaf, search_slot
+from btrfs_model.reference.backref_refs import Walk
+from btrfs_model.volume.ctree import Path, block_key, item_data, prev_leaf, search_slot
 
 if TYPE_CHECKING:
     from btrfs_model.volume.forest import Forest
 
 _MAX = 2**64 - 1
-
-
-class Extent(NamedTuple):
-    """The extent that holds an address.
-
-    `key`: of its item: (address, EXTENT_ITEM, length) or (address, METADATA_ITEM, level).
-    `flags`: ``BTRFS_EXTENT_FLAG_DATA`` or ``BTRFS_EXTENT_FLAG_TREE_BLOCK``.
-    `refs`: its reference count.
-    """
-
-    key: Key
-    flags: int
-    refs: int
 
 
 def iterate_extent_inodes(ask: BackrefWalk) -> list[tuple[int, int, int, int]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
+from btrfs_model.backref.walk import BackrefWalk
 from btrfs_model.base.counters import current
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.limits import Limits
@@ -24,7 +25,7 @@ from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.patches import Patch
 from btrfs_model.reference.backref import find_parent_nodes
 from btrfs_model.reference.backref_prelim import PrelimRef
-from btrfs_model.reference.backref_refs import BackrefWalk, SharedAnswerError, Walk
+from btrfs_model.reference.backref_refs import SharedAnswerError, Walk
 from btrfs_model.volume.forest import Forest
 
 _MAX_LEVEL = int(BTRFS_MAX_LEVEL)

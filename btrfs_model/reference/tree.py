@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.reference import ctree
-from btrfs_model.reference.ctree import Path, RawKey
+from btrfs_model.volume import ctree
+from btrfs_model.volume.ctree import Path, RawKey
 
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Item, Tree

@@ -39,7 +39,7 @@ def dump_text(
     `source`: the stream.
     `out`: gets the text; btrfs-progs before 6.9.1 writes xattrs as they are, so it is not always
     text in any encoding.
-    `header`, `version`: as for :func:`btrfs_model.stream.read_stream`.
+    `header`, `version`: as for :func:`btrfs_model.stream.reader.read_stream`.
     `all_streams`: go on after ``end``, where ``btrfs receive --dump`` stops although more may
     follow.
     `escape_all`: write as btrfs-progs 6.9.1 and later do, otherwise as the versions before.
@@ -97,7 +97,7 @@ def dump_json(
 
     `source`: the stream.
     `out`: gets the lines, plain ASCII.
-    `header`, `version`: as for :func:`btrfs_model.stream.read_stream`.
+    `header`, `version`: as for :func:`btrfs_model.stream.reader.read_stream`.
     `data`: write the content of ``data`` as base64, too.
     Raises StreamError: when the stream is broken or has no ``end``, after all commands before that
     place.

@@ -2,7 +2,7 @@
 """Finding the commands of a stream: many at once, as columns.
 
 :func:`read_batches` is the way to read a stream of any size at full speed;
-:func:`btrfs_model.stream.read_stream` makes Python objects of what it finds.
+:func:`btrfs_model.stream.reader.read_stream` makes Python objects of what it finds.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class _Rows:
 class Command:
     """One command of a stream.
 
-    It is a row of a :class:`btrfs_model.stream.Batch`, which it keeps in memory; values are decoded
-    when they are asked for, so that passing over commands costs little.
+    It is a row of a :class:`btrfs_model.stream.index.Batch`, which it keeps in memory; values are
+    decoded when they are asked for, so that passing over commands costs little.
     """
 
     __slots__ = ("_attributes", "_row", "_rows")

@@ -68,7 +68,8 @@ class StreamWriter:
             Of the command: ``"rename"``.
         **attributes
             Values by name, in the order in which they are to be written; the types are those of
-            :class:`btrfs_model.stream.Command`, so ``**command.attributes`` writes what was read.
+            :class:`btrfs_model.stream.reader.Command`, so ``**command.attributes`` writes what was
+            read.
 
         Returns
         -------

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.hashes import sector_sums
+from btrfs_model.native.data import sector_sums
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 
@@ -110,10 +110,10 @@ class DataChecksums:
             raise _at(self.image.path, fault, error.fault.code, error.fault)
         start = int(bad[0]) * self.image.sectorsize
         computed = csum(self.type, good[start : start + self.image.sectorsize])
-        found, sum_ = (
-            int.from_bytes(c[:8], "little") for c in (computed, wanted[bad[0]].tobytes())
+        stored, sum_ = (
+            int.from_bytes(c[:8], "little") for c in (wanted[bad[0]].tobytes(), computed)
         )
-        raise _at(self.image.path, fault, Code.BAD_DATA_CSUM, Fault(0, found=found, wanted=sum_))
+        raise _at(self.image.path, fault, Code.BAD_DATA_CSUM, Fault(0, found=stored, wanted=sum_))
 
     def _read_halves(self, logical: int, length: int, fault: Fault, verify: bool) -> memoryview:
         half = length // 2 // self.image.sectorsize * self.image.sectorsize

@@ -20,14 +20,12 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-import lzallright
 import zstandard
 
 from btrfs_model.base.codes import Code
+from btrfs_model.native.data import lzo1x_decompress, lzo1x_worst_compress
 from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.layout import Payload, PayloadError
-
-"""Names of the compressions by their number in a file extent."""
 
 _LZO_LENGTH: Final = 4
 # the largest window that the kernel allows (ZSTD_BTRFS_MAX_WINDOWLOG)
@@ -50,13 +48,13 @@ def decompress(kind: int, data: Payload, length: int, sectorsize: int) -> bytes:
         raise PayloadError.bad_value(kind)
     try:
         plain = decompressor(data, length, sectorsize)
-    except (zlib.error, zstandard.ZstdError, lzallright.LZOError, _TruncatedError):
+    except (zlib.error, zstandard.ZstdError, _TruncatedError):
         raise PayloadError(Code.BAD_DATA, len(data), length) from None
     return plain if len(plain) == length else plain[:length].ljust(length, b"\0")
 
 
 class _TruncatedError(Exception):
-    """The compressed bytes end before their stream."""
+    """The compressed bytes end before their stream, or are none."""
 
 
 def _none(data: Payload, length: int, sectorsize: int) -> bytes:
@@ -102,19 +100,14 @@ def _lzo(data: Payload, length: int, sectorsize: int) -> bytes:
             at += left
         size = int.from_bytes(data[at : at + _LZO_LENGTH], "little")
         at += _LZO_LENGTH
-        if not size or size > _lzo_worst(sectorsize) or at + size > total:
+        if not size or size > lzo1x_worst_compress(sectorsize) or at + size > total:
             raise _TruncatedError
-        segment = lzallright.LZOCompressor.decompress(bytes(data[at : at + size]), sectorsize)
-        if len(segment) > sectorsize:
+        segment = lzo1x_decompress(data[at : at + size], sectorsize)
+        if segment is None:
             raise _TruncatedError
         plain += segment
         at += size
     return bytes(plain)
-
-
-def _lzo_worst(size: int) -> int:
-    """Most bytes that lzo1x makes of `size` (``lzo1x_worst_compress()``)."""
-    return size + size // 16 + 64 + 3
 
 
 _DECOMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {

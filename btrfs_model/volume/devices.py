@@ -26,6 +26,7 @@ from btrfs_model.base.errors import (
     NotBtrfsError,
     UnsupportedError,
 )
+from btrfs_model.base.whole_file import naming
 from btrfs_model.native.image import DEVICE_ALIGN, map_files
 from btrfs_model.ondisk.chunks import Chunk, flag_names
 from btrfs_model.ondisk.structs import SUPER_BLOCK, DevItem
@@ -233,7 +234,8 @@ def is_device(path: Path) -> bool:
 
 
 def _size(file: BinaryIO, name: str) -> int:
-    size = file.seek(0, os.SEEK_END)
+    with naming(name):
+        size = file.seek(0, os.SEEK_END)
     if not size:
         raise NotBtrfsError(name, "the file is empty")
     return size

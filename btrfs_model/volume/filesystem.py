@@ -15,11 +15,13 @@ Everything hangs on the root tree::
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
-from functools import cached_property
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property, wraps
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.codes import Code
@@ -28,6 +30,7 @@ from btrfs_model.base.errors import (
     BtrfsModelError,
     CorruptImageError,
     Fault,
+    NoSuchFileError,
     NotCommittedError,
     SubvolumeNotFoundError,
 )
@@ -39,6 +42,7 @@ from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.volume import tables
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.devices import Paths
+from btrfs_model.volume.file import FileObject
 from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import Root, is_subvolume_id
@@ -47,6 +51,10 @@ from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:
     import pandas as pd
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 _MAX = MAX_KEY.offset
 _KEPT = 16  # forests
@@ -77,8 +85,10 @@ class Filesystem:
     # what users call; the rest is for the package
     _offered: ClassVar = frozenset(
         {"checksums", "close", "devices", "image", "listing", "open", "path", "qgroups",
-         "read_file", "stripes", "subvolume", "subvolume_ids", "subvolumes", "tree"}
+         "file", "read_file", "stripes", "subvolume", "subvolume_ids", "subvolumes", "tree"}
     )  # fmt: skip
+
+    _file_kind: ClassVar = FileObject
 
     @checked
     def __init__(self, image: Image) -> None:
@@ -329,23 +339,58 @@ class Filesystem:
             nearest = did_you_mean(shown, filter(str.isprintable, names))
             return self.missing(SubvolumeNotFoundError, f"{why} {shown!r}{nearest}", path)
 
+        at, ino = self._walk(path, lambda: missing("there is no subvolume"))
+        if ino != at.root_dir:
+            raise missing("this is not a subvolume:")
+        return at
+
+    def _walk(self, path: bytes, missing: Callable[[], FileNotFoundError]) -> tuple[Subvolume, int]:
+        """Go a path from the top through subvolumes; `missing`: what is raised where it ends."""
         at = self._subvolume_by_id(_TOP)
         ino = at.root_dir
         for name in split_path(path):
             location = at.tree.lookup_path((ino, ItemType.INODE_ITEM, 0), name)
             if location is None:
-                raise missing("there is no subvolume")
+                raise missing()
             ino, kind, _ = location
             if kind == ItemType.ROOT_ITEM:
                 # a snapshot has the entries of the subvolumes in its source, but not these
                 within = self._names.get(ino)
                 if within is None or within.parent != at.id:
-                    raise missing("there is no subvolume")
+                    raise missing()
                 at = self._subvolume_by_id(ino)
                 ino = at.root_dir
-        if ino != at.root_dir:
-            raise missing("this is not a subvolume:")
-        return at
+        return at, ino
+
+    @exclusive
+    def locate(self, path: str | bytes) -> tuple[Subvolume, int]:
+        """Return subvolume and inode number of a path from the top of the filesystem.
+
+        Raises
+        ------
+        NoSuchFileError
+            When it leads nowhere.
+        NotCommittedError
+            When it leads to what is not in the last commit.
+        """
+        raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+
+        def missing() -> FileNotFoundError:
+            shown = raw.decode("utf-8", "backslashreplace")
+            return self.missing(NoSuchFileError, f"there is no file {shown!r}", _TOP, raw)
+
+        return self._walk(raw, missing)
+
+    @checked
+    def file(self, path: str | bytes) -> FileObject:
+        """Return what a path leads to as an object, with ``read()``, ``stat()`` and more.
+
+        Parameters
+        ----------
+        path : str or bytes
+            From the top of the filesystem, through subvolumes; it is looked up when it is used.
+        """
+        return self._file_kind(self, path if isinstance(path, bytes) else os.fsencode(path))
 
     @exclusive
     def subvolume_path(self, objectid: int) -> str:
@@ -494,3 +539,43 @@ class Filesystem:
 def _signed(objectid: int) -> int:
     """Negative ids as such, as errors name trees."""
     return objectid - 2**64 if objectid >> 63 else objectid
+
+
+@contextmanager
+def reopened(fs: Filesystem) -> Iterator[Filesystem]:
+    """Give a filesystem as it is, or where it was closed meanwhile its file, opened once more.
+
+    Raises ValueError: for one in memory that was closed.
+    """
+    opened = fs.image.opened
+    try:
+        fs.image.lease.check_open()
+    except ValueError:
+        if opened is None:
+            raise
+    else:
+        yield fs
+        return
+    paths, how = opened
+    with Filesystem.open(paths, **how) as again:
+        yield again
+
+
+def opening(
+    call: Callable[Concatenate[T, P], R],
+) -> Callable[Concatenate[T | Paths, P], R]:
+    """Let a question take files in place of a filesystem, which are open while it is answered."""
+    signature = inspect.signature(call)
+    first, *others = signature.parameters.values()
+
+    @wraps(call)
+    def answer(*args: Any, **kwargs: Any) -> R:
+        fs, *rest = args or (kwargs.pop(first.name),)
+        if not isinstance(fs, str | os.PathLike | list | tuple):
+            return call(fs, *rest, **kwargs)
+        with Filesystem.open(fs) as opened:
+            return call(cast(T, opened), *rest, **kwargs)
+
+    wider = first.replace(annotation=f"{first.annotation} | Paths")
+    answer.__signature__ = signature.replace(parameters=[wider, *others])  # type: ignore[attr-defined]
+    return answer

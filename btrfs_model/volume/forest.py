@@ -18,8 +18,8 @@ from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.native import backref as native
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.reference.blocks import HEADER, Expect, ReadBy, image_block
-from btrfs_model.reference.ctree import Path, search_slot
+from btrfs_model.volume.blocks import HEADER, Expect, ReadBy, image_block
+from btrfs_model.volume.ctree import Path, search_slot
 from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:

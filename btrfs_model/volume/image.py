@@ -8,6 +8,7 @@ and the kernel may drop those pages again.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import threading
 from bisect import bisect_right
@@ -22,14 +23,14 @@ from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.limits import Limits
 from btrfs_model.native.choice import twin
-from btrfs_model.native.image import READ, Store
+from btrfs_model.native.image import READ, Store, no_address_space
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.items import root_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import DEV_ITEM
 from btrfs_model.ondisk.superblock import read_superblocks
-from btrfs_model.reference import blocks
+from btrfs_model.volume import blocks
 from btrfs_model.volume.devices import (
     Member,
     Opened,
@@ -156,9 +157,10 @@ class Image:
 
         A file may change meanwhile. The first 64 MiB of tree blocks that are used are copied
         when they are verified, and stay as they were; a block that changed before is refused, or
-        read, as it is then. Of an image with more of them the rest is used where it is: nothing
-        else may write to such a file while a call runs, and an error says so after it. An error
-        says so, too, when a file was cut off.
+        read, as it is then. Of an image with more of them the rest is used where it is, and all of
+        them where there are no addresses for copies (``ulimit -v``): nothing else may write to such
+        a file while a call runs, and an error says so after it. An error says so, too, when a file
+        was cut off.
 
         Parameters
         ----------
@@ -237,8 +239,18 @@ class Image:
         return self._buffer
 
     def _copy_blocks(self, most: int) -> None:
-        """Keep tree blocks in memory that nobody else changes."""
-        memory = mmap.mmap(-1, len(self.view), flags=mmap.MAP_PRIVATE | _MAP_NORESERVE)
+        """Keep tree blocks in memory that nobody else changes, where there are addresses for it."""
+        try:
+            memory = mmap.mmap(-1, len(self.view), flags=mmap.MAP_PRIVATE | _MAP_NORESERVE)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            # blocks that are put together of several places need memory, as do those that change
+            if most == _MAX or self.has_several:
+                why = "for copies of its tree blocks"
+                raise no_address_space(self.path, len(self.view), why) from None
+            self.store.use_in_place()
+            return
         self._block_bytes = memoryview(memory).toreadonly()
         self.store.copy_blocks(memory, most)
 
@@ -412,7 +424,7 @@ class Image:
 
     # -------------------------------------------------------------------------- tree blocks --
 
-    @twin("reference.blocks:block")
+    @twin("volume.blocks:block")
     def block(
         self, logical: int, *, level: int = -1, generation: int = 0, tree: int = 0
     ) -> memoryview:
@@ -430,7 +442,7 @@ class Image:
         """Return the verified tree block at a byte of the image."""
         return self.block_bytes[place : place + self.nodesize]
 
-    @twin("reference.blocks:verify_copy")
+    @twin("volume.blocks:verify_copy")
     def verify_copy(
         self, logical: int, copy: int, *, level: int = -1, generation: int = 0, tree: int = 0
     ) -> None:

@@ -14,7 +14,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from btrfs_model.native.text import FormWriter
-    from btrfs_model.volume.subvolume import Subvolume
+    from btrfs_model.volume.checksums import DataChecksums
+    from btrfs_model.volume.image import Image
+    from btrfs_model.volume.tree import Tree
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -73,7 +75,29 @@ def to_fs_flags(flags: int) -> int:
     return sum(shown for bit, shown in FS_FLAGS.items() if flags & bit)
 
 
-def listing(subvolume: Subvolume, *, content: bool = True) -> pd.DataFrame:
+class _Source(Protocol):
+    """What a listing asks of a filesystem."""
+
+    image: Image
+
+    @property
+    def checksums(self) -> DataChecksums: ...
+
+
+class _Listed(Protocol):
+    """What a listing asks of a subvolume."""
+
+    id: int
+    tree: Tree
+
+    @property
+    def fs(self) -> _Source: ...
+
+    @property
+    def root_dir(self) -> int: ...
+
+
+def listing(subvolume: _Listed, *, content: bool = True) -> pd.DataFrame:
     """List every path of a subvolume, directories before what they hold.
 
     Parameters
@@ -124,7 +148,7 @@ class Listing:
     Raises CorruptImageError: as :func:`listing`.
     """
 
-    def __init__(self, subvolume: Subvolume) -> None:
+    def __init__(self, subvolume: _Listed) -> None:
         self.subvolume = subvolume
         self.image = subvolume.fs.image
         self._columns = subvolume.tree.scan()

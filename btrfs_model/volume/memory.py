@@ -6,6 +6,10 @@ pages of it are there: a device of 100 GiB is copied and saved in the time that 
 
 An image that is loaded to be replaced has its memory in a file beside it (:class:`Replacement`).
 Data go there as they come, and in the end the file only gets the rest and its name.
+
+Processes that share a file would see what the others write. So before this one forks, the file
+stays as it is for good, and memory becomes private (:meth:`Memory.freeze`): pages that are written
+from then on are copies, here and in the other process.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.whole_file import name_file, naming, open_unnamed, whole_file
+from btrfs_model.native.image import make_private
+from btrfs_model.native.lease import Lease
 
 _PAGE = 4096
 _WORDS = _PAGE // 8
@@ -39,15 +45,39 @@ class Memory:
     `buffer` (mmap.mmap): all of it, writable.
     `file` (int): descriptor of a file that takes data of whole pages, which are then in `buffer`;
     -1 where there is none.
+    `lease` (Lease): of the image in it, which a process is refused that cannot have a copy.
     """
 
     file = -1
+    lease: Lease | None = None
 
     def __init__(self, size: int) -> None:
-        self._fd = os.memfd_create("btrfs_model", os.MFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._fd)
-        os.ftruncate(self._fd, size)
+        self._set_file(os.memfd_create("btrfs_model", os.MFD_CLOEXEC), size)
         self.buffer = mmap.mmap(self._fd, size)
+
+    def _set_file(self, fd: int, size: int) -> None:
+        self._fd = fd
+        weakref.finalize(self, os.close, fd)
+        os.ftruncate(fd, size)
+        self._is_frozen = False
+        key = id(self)
+        _alive[key] = weakref.ref(self, lambda _: _alive.pop(key, None))
+
+    def freeze(self) -> None:
+        """Write to the file no more, so that other processes may go on from what is here now."""
+        # which pages are copies has to be seen
+        if not self._is_frozen and _sees_own_pages():
+            self._is_frozen = make_private(self.buffer, self._fd)
+
+    def drop(self, start: int, end: int) -> None:
+        """Make a range of whole pages zeros that take no memory, except those of a file."""
+        if self._is_frozen or self.file != -1:
+            self.buffer.madvise(mmap.MADV_DONTNEED, start, end - start)
+            for low, high in _data_ranges(self._fd, end, start):
+                for at in range(low, high, _PIECE):
+                    self.buffer[at : min(at + _PIECE, high)] = bytes(min(_PIECE, high - at))
+        else:
+            self.buffer.madvise(mmap.MADV_REMOVE, start, end - start)
 
     @classmethod
     def copy_of(cls, path: str | os.PathLike[str], size: int) -> Memory:
@@ -103,7 +133,21 @@ class Memory:
 
     def _touched(self) -> Iterator[tuple[int, int]]:
         """Yield the ranges in which something may have been written."""
-        return _data_ranges(self._fd, len(self.buffer))
+        yield from _data_ranges(self._fd, len(self.buffer))
+        if self._is_frozen:
+            yield from self._own()
+
+    def _own(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of pages that are copies of those of the file."""
+        first = np.frombuffer(self.buffer, np.uint8).ctypes.data // _PAGE
+        count = -(-len(self.buffer) // _PAGE)
+        with Path(_PAGEMAP).open("rb", buffering=0) as pagemap:
+            for at in range(0, count, _ENTRIES):
+                raw = os.pread(pagemap.fileno(), 8 * min(_ENTRIES, count - at), 8 * (first + at))
+                entries = np.frombuffer(raw, np.uint64)
+                own = (entries >> _THERE != 0) & (entries >> _OF_FILE & 1 == 0)
+                for low, high in _borders(own):
+                    yield (at + low) * _PAGE, min((at + high) * _PAGE, len(self.buffer))
 
     def _pages(self) -> Iterator[tuple[int, memoryview]]:
         """Yield runs of pages that are not zero: where, and their bytes."""
@@ -125,16 +169,23 @@ class Replacement(Memory):
     """
 
     def __init__(self, fd: int, size: int) -> None:
-        self._fd = self.file = fd
-        weakref.finalize(self, os.close, fd)
-        os.ftruncate(fd, size)
+        self._set_file(fd, size)
+        self.file = fd
         self.buffer = mmap.mmap(fd, size, access=mmap.ACCESS_COPY)
+
+    def freeze(self) -> None:
+        """Do as :meth:`Memory.freeze`; the file will take no place."""
+        # memory is private already
+        self.file, self._is_frozen = -1, True
 
     def finish(self, path: str | os.PathLike[str]) -> None:
         """Let the file take a place, with all that is in memory.
 
         Raises OSError: as :meth:`save`.
         """
+        if self._is_frozen:
+            self.save(path)
+            return
         with naming(path), memoryview(self.buffer) as view:
             for start, end in self._own():
                 with view[start:end] as part:
@@ -152,20 +203,8 @@ class Replacement(Memory):
             _write(self._fd, memoryview(bytes(high - low)), low)
 
     def _touched(self) -> Iterator[tuple[int, int]]:
-        yield from super()._touched()
+        yield from _data_ranges(self._fd, len(self.buffer))
         yield from self._own()
-
-    def _own(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of pages that are copies of those of the file."""
-        first = np.frombuffer(self.buffer, np.uint8).ctypes.data // _PAGE
-        count = -(-len(self.buffer) // _PAGE)
-        with Path(_PAGEMAP).open("rb", buffering=0) as pagemap:
-            for at in range(0, count, _ENTRIES):
-                raw = os.pread(pagemap.fileno(), 8 * min(_ENTRIES, count - at), 8 * (first + at))
-                entries = np.frombuffer(raw, np.uint64)
-                own = (entries >> _THERE != 0) & (entries >> _OF_FILE & 1 == 0)
-                for low, high in _borders(own):
-                    yield (at + low) * _PAGE, min((at + high) * _PAGE, len(self.buffer))
 
 
 def replacement_of(path: str | os.PathLike[str], size: int) -> Memory:
@@ -175,12 +214,40 @@ def replacement_of(path: str | os.PathLike[str], size: int) -> Memory:
     Raises OSError: when the file cannot be read.
     """
     # the file takes whole sectors, and those are pages
-    fd = open_unnamed(path) if mmap.PAGESIZE == _PAGE and os.access(_PAGEMAP, os.R_OK) else None
+    fd = open_unnamed(path) if _sees_own_pages() else None
     if fd is None:
         return Memory.copy_of(path, size)
     memory = Replacement(fd, size)
     memory._read(path)
     return memory
+
+
+def _sees_own_pages() -> bool:
+    return mmap.PAGESIZE == _PAGE and os.access(_PAGEMAP, os.R_OK)
+
+
+# ------------------------------------------------------------------------------ processes ---
+
+_alive: dict[int, weakref.ref[Memory]] = {}
+
+
+def _living() -> list[Memory]:
+    there = (one() for one in list(_alive.values()))
+    return [memory for memory in there if memory is not None]
+
+
+def _before_fork() -> None:
+    for memory in _living():
+        memory.freeze()
+
+
+def _in_child() -> None:
+    for memory in _living():
+        if not memory._is_frozen and memory.lease is not None:
+            memory.lease.refuse("its memory cannot be copied into a process that was forked")
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_in_child)
 
 
 def _write(fd: int, pages: memoryview, at: int) -> None:

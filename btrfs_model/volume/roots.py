@@ -31,6 +31,11 @@ def is_subvolume_id(objectid: int) -> bool:
     return objectid == fs_tree or ObjectId.FIRST_FREE <= objectid < _SUBVOLUME_IDS_END
 
 
+def may_be_relocated(objectid: int) -> bool:
+    """Whether a balance makes relocation trees of it (BTRFS_ROOT_SHAREABLE)."""
+    return is_subvolume_id(objectid) or objectid == ObjectId.DATA_RELOC_TREE
+
+
 def timespec_ns(time: Timespec | tuple[int, int]) -> int:
     """Nanoseconds since 1970; seconds are signed."""
     seconds, nsec = time

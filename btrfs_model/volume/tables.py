@@ -145,7 +145,7 @@ def qgroups(
 ) -> pd.DataFrame:
     """Return the quota groups; see :meth:`.Filesystem.qgroups`.
 
-    `alive`, `path_of`: ids of the subvolumes that there are; gives the path of one.
+    `alive`, `path_of`: ids of the subvolumes that exist; gives the path of one.
     """
     import pandas as pd
 

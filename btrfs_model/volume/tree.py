@@ -16,8 +16,8 @@ from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
-from btrfs_model.reference import ctree
-from btrfs_model.reference.blocks import HEADER, ITEM
+from btrfs_model.volume import ctree
+from btrfs_model.volume.blocks import HEADER, ITEM
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,7 +205,7 @@ class Tree:
         Parameters
         ----------
         keys : numpy.ndarray
-            Rows of :data:`KEY`.
+            Rows of :data:`~btrfs_model.native.tree.KEY`.
         """
         return self.root.has_keys(keys)
 

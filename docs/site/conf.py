@@ -42,24 +42,14 @@ nb_execution_cache_path = str(ROOT / "out" / "notebooks")
 nb_execution_excludepatterns = ["notebooks/studies/*", "notebooks/trade-offs.ipynb"]
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
-# what moves the sliders where no Python runs
-_REQUIRE = "https://cdnjs.cloudflare.com/ajax/libs/require.js/2.3.4/require.min.js"
-_WIDGETS = "https://cdn.jsdelivr.net/npm/@jupyter-widgets/html-manager@1.0.14/dist/embed-amd.js"
-nb_ipywidgets_js = {
-    _REQUIRE: {
-        "integrity": "sha256-Ae2Vz/4ePdIu6ZyI/5ZGsYnb+m0JlOmKPjt6XZ9JJkA=",
-        "crossorigin": "anonymous",
-    },
-    _WIDGETS: {
-        "data-jupyter-widgets-cdn": "https://cdn.jsdelivr.net/npm/",
-        "crossorigin": "anonymous",
-    },
-}
+# sliders are plain HTML, see sliders.py
+nb_ipywidgets_js = {}
 
 html_theme = "pydata_sphinx_theme"
 html_title = "btrfs_model"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = [(name, {"defer": "defer"}) for name in ("sliders.js", "tables.js")]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {

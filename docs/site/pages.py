@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import sliders
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
@@ -29,7 +30,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMMIT = "https://git.kernel.org/torvalds/c/"
 TREE = "https://git.kernel.org/pub/scm/linux/kernel/git/stable/linux.git/tree"
-WIDGET = "application/vnd.jupyter.widget-view+json"
 # What is a folder in a clone and a page here.
 FOLDERS = {
     "data/devices": "docs/reference/machines.md",
@@ -39,7 +39,7 @@ FOLDERS = {
 CONTENTS = {
     "notebooks/README": {
         "The course": "notebooks/course/[0-9]*",
-        "Five commits": [
+        "Five patches": [
             f"notebooks/{name}"
             for name in (
                 "send-truncate",
@@ -161,20 +161,14 @@ def make(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def show(app: Sphinx, page: str, source: list[str]) -> None:
-    """Prepare a notebook: pictures get their text, and sliders a chart for where they cannot be."""
+    """Prepare a notebook: pictures get their text, and sliders become plain HTML."""
     if app.env.doc2path(page).suffix != ".ipynb":
         return
     notebook = json.loads(source[0])
     for cell in notebook["cells"]:
         if "alt" in cell["metadata"]:
             cell["metadata"]["mystnb"] = {"image": {"alt": cell["metadata"]["alt"]}}
-        outputs = cell.get("outputs", [])
-        for output in list(outputs):
-            data = output.get("data", {})
-            if WIDGET in data and "text/html" in data:
-                still = f'<div class="still">{"".join(data["text/html"])}</div>'
-                place = outputs.index(output)
-                outputs.insert(place, {**output, "data": {"text/html": still}})
+    sliders.plain(notebook)
     source[0] = json.dumps(notebook)
 
 

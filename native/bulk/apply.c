@@ -92,6 +92,7 @@ static int delete_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
 	data = bm_writer_writable(writer, item_data(path.node[0], path.slot[0]));
 	memmove(data + start, data + start + length, whole - start - length);
 	bm_truncate_item(writer, &path, whole - length, 0);
+	BM_ASSERT(bm_path_is_sound(writer, tree, &path));
 	return BM_OK;
 }
 

@@ -51,13 +51,15 @@ int bm_writer_copy_each(struct bm_writer *writer, uint64_t id, const struct bm_c
 }
 
 /* fill_inode_item() with LOG_INODE_EXISTS, of an inode that is new in this transaction */
-static void fill_inode_item(struct btrfs_inode_item *item, uint64_t transid)
+static void fill_inode_item(const struct bm_writer *writer, struct btrfs_inode_item *item)
 {
 	item->generation = 0;
-	item->transid = transid;
+	item->transid = writer->transid;
 	item->size = 0;
 	item->nbytes = 0;
 	item->block_group = 0;
+	if (!(writer->behaviour >> BM_TOGGLE_LOG_OTIME & 1))
+		memset(&item->otime, 0, sizeof(item->otime));
 }
 
 /* The inode item at a row and the name behind it: at once where they lie in one leaf. */
@@ -77,7 +79,7 @@ static int log_file(struct bm_writer *writer, struct bm_writer_tree *tree,
 		return bm_writer_errno(fault, tree, EINVAL);
 	memcpy(data, item, sizes[0]);
 	memcpy(data + sizes[0], name, sizes[1]);
-	fill_inode_item((struct btrfs_inode_item *)data, writer->transid);
+	fill_inode_item(writer, (struct btrfs_inode_item *)data);
 	if (columns->block[row] == columns->block[row + 1])
 		return bm_writer_insert_near(writer, tree, fingers, keys, sizes, 2, data, fault);
 	if (bm_writer_insert_near(writer, tree, fingers, keys, sizes, 1, data, fault) < 0)

@@ -58,6 +58,13 @@ const uint8_t *bm_map_files(const struct bm_file *files, size_t count, uint64_t 
 void bm_unmap_files(const uint8_t *base);
 
 /*
+ * Let memory that shows a file, and is written to, be this process's alone from now on: it looks as
+ * the file does, what is written to it is in no other process, and the file stays as it is. A
+ * process that is forked afterwards has a copy. BM_ERRNO where that cannot be: nothing changed.
+ */
+int bm_make_private(uint8_t *base, uint64_t size, int file, struct bm_fault *fault);
+
+/*
  * The store of blocks: `size` bytes at `base`, laid out as a device of btrfs, or with several. The
  * bytes after the last device are for tree blocks that lie in no single place: see chunks.c.
  * `verified` holds a bit for each sector at which a verified tree block starts, so that each is
@@ -98,6 +105,8 @@ int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, s
  */
 int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
 			 struct bm_fault *fault);
+/* Use them all in the file itself, without memory of their own, as those after `most` bytes are. */
+int bm_image_use_in_place(struct bm_image *image, struct bm_fault *fault);
 /* Where a tree block at this byte of the image is used, copied by now; all of it is in the image. */
 const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical);
 /* Add to `work` what was counted since the last time; fails where the mapped file lost bytes. */

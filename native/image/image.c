@@ -109,6 +109,15 @@ int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
 	return BM_OK;
 }
 
+int bm_image_use_in_place(struct bm_image *image, struct bm_fault *fault)
+{
+	image->mapping = bm_mapping_of(image->base);
+	if (!image->mapping)
+		return bm_fail(fault, (struct bm_fault){.code = BM_BAD_VALUE});
+	bm_mapping_show_all(image->mapping);
+	return BM_OK;
+}
+
 /* Copies cost most by the memory that they take: a large image shows its file after the first. */
 static enum window_use use_window(struct bm_image *image, uint64_t at)
 {

@@ -7,7 +7,7 @@
  * who holds the mapping asks afterwards whether what it read can be believed. SIGBUS at any other
  * address goes to whoever handled it before.
  */
-#define _GNU_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE, siginfo_t */
+#define _GNU_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE, mremap(), siginfo_t */
 #include "image/mapping.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ struct bm_mapping {
 	size_t count;
 	uint64_t lost;	  /* first byte that could not be read, and 1; 0: none */
 	uintptr_t copies; /* of as many bytes, and parts of the files among them; 0: none */
-	int is_shown;	  /* parts of the files are */
+	int is_shown;	  /* parts of the files are, or the files are used as they are */
 	struct bm_mapping *next;
 };
 
@@ -244,6 +244,22 @@ void bm_unmap_files(const uint8_t *base)
 	__atomic_store_n(&one->taken, 0, __ATOMIC_RELEASE);
 }
 
+int bm_make_private(uint8_t *base, uint64_t size, int file, struct bm_fault *fault)
+{
+	/* whatever can fail does so before the old mapping goes; then the new one takes its place */
+	void *made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file, 0);
+
+	if (made == MAP_FAILED)
+		return bm_fail(fault,
+			       (struct bm_fault){.code = BM_ERRNO, .found = (uint64_t)errno});
+	if (mremap(made, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, base) == MAP_FAILED) {
+		bm_fail(fault, (struct bm_fault){.code = BM_ERRNO, .found = (uint64_t)errno});
+		munmap(made, size);
+		return BM_ERRNO;
+	}
+	return BM_OK;
+}
+
 struct bm_mapping *bm_mapping_of(const uint8_t *address)
 {
 	return find((uintptr_t)address);
@@ -272,6 +288,11 @@ void bm_mapping_read(struct bm_mapping *mapping, uint64_t offset, uint8_t *out, 
 void bm_mapping_set_copies(struct bm_mapping *mapping, const uint8_t *copies)
 {
 	__atomic_store_n(&mapping->copies, (uintptr_t)copies, __ATOMIC_RELEASE);
+}
+
+void bm_mapping_show_all(struct bm_mapping *mapping)
+{
+	mapping->is_shown = 1;
 }
 
 int bm_mapping_show(struct bm_mapping *mapping, uint64_t offset)

@@ -22,6 +22,8 @@ void bm_mapping_read(struct bm_mapping *mapping, uint64_t offset, uint8_t *out, 
 enum { BM_WINDOW = BM_DEVICE_ALIGN };
 void bm_mapping_set_copies(struct bm_mapping *mapping, const uint8_t *copies);
 int bm_mapping_show(struct bm_mapping *mapping, uint64_t offset);
+/* There are no copies: the files are used as they are. */
+void bm_mapping_show_all(struct bm_mapping *mapping);
 
 /*
  * 0, or BM_FILE_CHANGED where some of it could not be read, or where it was written to while parts

@@ -31,7 +31,7 @@ struct bm_send_root {
 	uint8_t uuid[16]; /* its received_uuid, or its own where that is zero */
 };
 
-/* The rule by which a command was sent; btrfs_model/reference/send/causes.py has a line on each. */
+/* The rule by which a command was sent; btrfs_model/questions/send/causes.py has a line on each. */
 enum bm_send_cause {
 	BM_SEND_SUBVOL_BEGIN,
 	BM_SEND_STREAM_END,

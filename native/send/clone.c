@@ -15,7 +15,8 @@ struct backref_ctx {
 	struct send_ctx *send;
 	uint64_t bytenr;
 	uint64_t cur_offset;
-	uint64_t extent_len; /* up to the end of the file at most */
+	uint64_t extent_len;  /* up to the end of the file at most */
+	uint64_t data_offset; /* of a compressed extent, where in it the file begins */
 	uint64_t backref_owner;
 	uint64_t backref_offset;
 	uint64_t found;
@@ -51,6 +52,18 @@ static void choose_lowest_inode(struct clone_root *clone, const struct backref_c
 	}
 }
 
+/* Whether a place of the snapshot that is sent comes before the extent being sent. */
+static bool is_sent(const struct backref_ctx *backref, uint64_t ino, uint64_t offset)
+{
+	const struct send_ctx *sctx = backref->send;
+
+	if (ino != sctx->cur_ino || !TOGGLE(sctx, SEND_CLONE_SAME_FILE))
+		return ino < sctx->cur_ino;
+	if (!TOGGLE(sctx, SEND_CLONE_SENT_PART))
+		return offset < sctx->cur_inode_next_write_offset;
+	return offset + backref->extent_len <= sctx->cur_inode_next_write_offset;
+}
+
 /* iterate_backrefs(): a place that refers to the extent. 1: none can be better. */
 static int iterate_backrefs(uint64_t ino, uint64_t offset, uint64_t num_bytes, uint64_t root,
 			    void *context)
@@ -67,13 +80,18 @@ static int iterate_backrefs(uint64_t ino, uint64_t offset, uint64_t num_bytes, u
 			if (TOGGLE(sctx, SEND_CLONE_LARGEST))
 				return 0;
 		}
-		/* the receiver must have the source already */
-		if (ino > sctx->cur_ino)
-			return 0;
-		if (ino == sctx->cur_ino &&
-		    offset + backref->extent_len > sctx->cur_inode_next_write_offset)
+	}
+	if (!TOGGLE(sctx, SEND_CLONE_PARTS)) {
+		struct inode_info info;
+
+		if (get_inode_info(sctx, &clone->root, ino, &info) < 0)
+			return sctx->fault->code;
+		if (offset + backref->data_offset + backref->extent_len > info.size)
 			return 0;
 	}
+	/* the receiver must have the source already */
+	if (root == sctx->root.objectid && !is_sent(backref, ino, offset))
+		return 0;
 	backref->found++;
 	clone->found_ref = true;
 	if (!TOGGLE(sctx, SEND_CLONE_LARGEST)) {
@@ -224,6 +242,7 @@ int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 	    .bytenr = extent->disk_bytenr,
 	    .cur_offset = extent->start,
 	    .extent_len = extent->num_bytes < to_end ? extent->num_bytes : to_end,
+	    .data_offset = extent->compression ? extent->offset : 0,
 	    .backref_owner = block_header(sctx->leaf)->owner,
 	    .backref_offset = extent->start - extent->offset,
 	};

@@ -259,7 +259,8 @@ int send_chown(struct send_ctx *sctx, uint64_t uid, uint64_t gid)
 	return send_cmd(sctx);
 }
 
-int send_update_extent(struct send_ctx *sctx, uint64_t offset, uint64_t size)
+/* The kernel's argument is a u32: a hole of 4 GiB has size 0. */
+int send_update_extent(struct send_ctx *sctx, uint64_t offset, uint32_t size)
 {
 	const struct fs_path *path;
 

@@ -367,6 +367,7 @@ int open_for_data(struct send_ctx *sctx, const struct file_extent *extent)
 	/* the read of an extent is one bio, for which the checksums are looked up once */
 	if (extent->type == BTRFS_FILE_EXTENT_REG && extent->disk_bytenr) {
 		COUNT(sctx->image, submit_bio);
+		COUNT(sctx->image, data_reads);
 		sctx->csum_start = sctx->csum_end = 0;
 	}
 	path.reada = BM_READA_FORWARD;

@@ -114,7 +114,8 @@ static int send_extent_data(struct send_ctx *sctx, const struct file_extent *ext
 	return BM_OK;
 }
 
-static int send_clone(struct send_ctx *sctx, uint64_t offset, uint64_t size,
+/* The length is a u32, as the kernel's. */
+static int send_clone(struct send_ctx *sctx, uint64_t offset, uint32_t size,
 		      const struct clone_root *from)
 {
 	const struct fs_path *path;
@@ -163,8 +164,8 @@ static int clone_piece(struct send_ctx *sctx, const struct clone_target *target,
 	 * The unaligned end of the source cannot be cloned into the middle of a file: clone what is
 	 * aligned for every receiver and write the rest.
 	 */
-	if (source_end == source_size && source_end % CLONE_ALIGN &&
-	    target->offset + size < sctx->cur_inode_size)
+	if (TOGGLE(sctx, SEND_CLONE_EOF_BLOCK) && source_end == source_size &&
+	    source_end % CLONE_ALIGN && target->offset + size < sctx->cur_inode_size)
 		aligned = size / CLONE_ALIGN * CLONE_ALIGN;
 	if (aligned) {
 		because_of_rule(sctx, BM_SEND_CLONE_SOURCE);
@@ -222,7 +223,7 @@ static int clone_from_item(struct send_ctx *sctx, struct clone_target *target,
 		size = source_size - source->start;
 		crossed = TOGGLE(sctx, SEND_CLONE_SRC_EOF);
 	}
-	if (disk_bytenr == target->extent->disk_bytenr) {
+	if (disk_bytenr == target->extent->disk_bytenr && TOGGLE(sctx, SEND_CLONE_PARTS)) {
 		from->offset = source->start;
 		if (data_offset < target->data_offset && data_offset + size > target->data_offset) {
 			uint64_t skip = target->data_offset - data_offset;
@@ -247,8 +248,8 @@ static int clone_from_item(struct send_ctx *sctx, struct clone_target *target,
 	if (!target->size)
 		return 1;
 	/* a file that is cloned from itself: no further than it reaches by now */
-	if (from->root.objectid == sctx->root.objectid && from->ino == sctx->cur_ino &&
-	    from->offset >= sctx->cur_inode_next_write_offset)
+	if (TOGGLE(sctx, SEND_CLONE_SELF_EOF) && from->root.objectid == sctx->root.objectid &&
+	    from->ino == sctx->cur_ino && from->offset >= sctx->cur_inode_next_write_offset)
 		return 1;
 	target->data_offset += piece;
 	return 0;
@@ -263,14 +264,15 @@ static int clone_range(struct send_ctx *sctx, const struct file_extent *extent,
 	struct bm_key key = {
 	    .objectid = from->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = from->offset};
 	struct bm_path path = alloc_path_for_send(sctx);
-	struct inode_info info;
+	struct inode_info info = {.size = UINT64_MAX};
 	int ret;
 
 	because_of_rule(sctx, BM_SEND_WRITE_FIRST_SECTOR);
 	/* the receiver might have inlined a first block that is not inline here */
 	if (!from->offset && size == sctx->image->sectorsize)
 		return send_extent_data(sctx, extent, target.offset, size);
-	if (get_inode_info(sctx, &from->root, from->ino, &info) < 0)
+	if (TOGGLE(sctx, SEND_CLONE_PARTS) &&
+	    get_inode_info(sctx, &from->root, from->ino, &info) < 0)
 		return sctx->fault->code;
 	ret = bm_search_slot(&from->root, &key, &path, sctx->fault);
 	if (ret < 0)
@@ -355,8 +357,17 @@ static int send_write_or_clone(struct send_ctx *sctx, const struct file_extent *
 	uint64_t end = extent->end < sctx->cur_inode_size ? extent->end : sctx->cur_inode_size;
 	int ret = 0;
 
-	if (extent->start >= end)
+	if (extent->start >= end) {
+		/* without it such a range has a length below 0, of which no data are read */
+		if (extent->start == end || TOGGLE(sctx, SEND_SKIP_TRUNCATE))
+			return BM_OK;
+		because(sctx, write_cause(extent), sctx->cur_ino, extent_item(sctx));
+		COUNT(sctx->image, send_extent_data);
+		if (sctx->args->flags & BM_SEND_NO_FILE_DATA)
+			return send_update_extent(sctx, extent->start,
+						  (uint32_t)(end - extent->start));
 		return BM_OK;
+	}
 	because(sctx, write_cause(extent), sctx->cur_ino, extent_item(sctx));
 	if (from)
 		ret = can_clone(sctx, extent, end, from);

@@ -172,6 +172,18 @@ static int range_is_hole_in_parent(struct send_ctx *sctx, uint64_t start, uint64
 	return 1;
 }
 
+bool has_only_moved(const struct send_ctx *sctx)
+{
+	const struct btrfs_item *left = leaf_item(sctx->leaf, sctx->slot);
+	const struct btrfs_item *right = leaf_item(sctx->right_leaf, sctx->right_slot);
+	const uint8_t *a = item_data(sctx->leaf, sctx->slot);
+	const uint8_t *b = item_data(sctx->right_leaf, sctx->right_slot);
+	size_t at = offsetof(struct btrfs_file_extent_item, disk_bytenr), behind = at + 8;
+
+	return left->size == right->size && left->size >= behind && !memcmp(a, b, at) &&
+	       !memcmp(a + behind, b + behind, left->size - behind) && memcmp(a + at, b + at, 8);
+}
+
 static int send_fallocate(struct send_ctx *sctx, uint64_t offset, uint64_t size)
 {
 	const struct fs_path *path;
@@ -210,9 +222,10 @@ static int send_hole(struct send_ctx *sctx, uint64_t end)
 	if (sctx->args->proto >= 2 && TOGGLE(sctx, SEND_PUNCH_HOLE))
 		return send_fallocate(sctx, offset, end - offset);
 	/* beyond the end of the file a write would only have to be truncated again */
-	if (offset >= sctx->cur_inode_size)
+	if (offset >= sctx->cur_inode_size && TOGGLE(sctx, SEND_NO_HOLE_BEHIND_EOF))
 		return BM_OK;
-	if (end > sctx->cur_inode_size)
+	if (end > sctx->cur_inode_size && TOGGLE(sctx, SEND_NO_HOLE_BEHIND_EOF) &&
+	    TOGGLE(sctx, SEND_HOLE_TO_EOF))
 		end = sctx->cur_inode_size;
 	if (sctx->args->flags & BM_SEND_NO_FILE_DATA)
 		return send_update_extent(sctx, offset, end - offset);

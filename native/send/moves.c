@@ -61,6 +61,7 @@ static int last_entry(struct send_ctx *sctx, uint64_t dir, uint64_t *ino)
 /* What is known of a directory after a look at its entries. */
 struct dir_scan {
 	uint64_t last_index, high_ino;
+	bool waits; /* it ended at an entry that waits for its move */
 };
 
 /* Go over the entries from an index on: 1: all have been processed. */
@@ -91,6 +92,7 @@ static int scan_entries(struct send_ctx *sctx, uint64_t dir, uint64_t dir_gen, u
 		if (waiting) {
 			waiting->rmdir_ino = dir;
 			waiting->rmdir_gen = dir_gen;
+			scan->waits = true;
 			return 0;
 		}
 		if (entry->location.objectid > sctx->cur_ino)
@@ -98,6 +100,24 @@ static int scan_entries(struct send_ctx *sctx, uint64_t dir, uint64_t dir_gen, u
 		path.slot[0]++;
 	}
 	return ret < 0 ? ret : 1;
+}
+
+/* Without SEND_RMDIR_RESUME: look at all entries each time; 1: all have been processed. */
+static int can_rmdir_from_start(struct send_ctx *sctx, uint64_t dir, uint64_t dir_gen)
+{
+	struct orphan_dir_info *info;
+	struct dir_scan scan = {0};
+	int ret = scan_entries(sctx, dir, dir_gen, 0, &scan);
+
+	if (ret)
+		return ret;
+	/* only one that waits for its move is remembered */
+	if (scan.waits)
+		return add_orphan_dir_info(sctx, dir, dir_gen) ? 0 : sctx->fault->code;
+	info = get_orphan_dir_info(sctx, dir, dir_gen);
+	if (info)
+		free_orphan_dir_info(sctx, info);
+	return 0;
 }
 
 int can_rmdir(struct send_ctx *sctx, uint64_t dir, uint64_t dir_gen)
@@ -110,6 +130,8 @@ int can_rmdir(struct send_ctx *sctx, uint64_t dir, uint64_t dir_gen)
 	COUNT(sctx->image, can_rmdir);
 	if (dir == BTRFS_FIRST_FREE_OBJECTID)
 		return 0;
+	if (!TOGGLE(sctx, SEND_RMDIR_RESUME))
+		return can_rmdir_from_start(sctx, dir, dir_gen);
 	info = get_orphan_dir_info(sctx, dir, dir_gen);
 	/* entries that are still to come are known without a look */
 	if (look_at_last && info && sctx->cur_ino < info->dir_high_seq_ino)
@@ -471,7 +493,7 @@ static int apply_dir_move(struct send_ctx *sctx, struct pending_dir_move **pendi
 {
 	struct pending_dir_move *move = *pending;
 	struct waiting_dir_move *found = get_waiting_dir_move(sctx, move->ino), waiting;
-	const struct orphan_dir_info *info = NULL;
+	struct orphan_dir_info *info = NULL;
 	struct fs_path from, to;
 	uint64_t ancestor;
 	int ret;
@@ -492,9 +514,14 @@ static int apply_dir_move(struct send_ctx *sctx, struct pending_dir_move **pendi
 	/* the directory that only waited for this one to leave it */
 	if (waiting.rmdir_ino)
 		info = get_orphan_dir_info(sctx, waiting.rmdir_ino, waiting.rmdir_gen);
-	if (info &&
-	    rmdir_if_possible(sctx, waiting.rmdir_ino, info->gen, BM_SEND_DIR_LEFT, move->item) < 0)
-		return sctx->fault->code;
+	if (info) {
+		ret = rmdir_if_possible(sctx, waiting.rmdir_ino, info->gen, BM_SEND_DIR_LEFT,
+					move->item);
+		if (ret < 0)
+			return ret;
+		if (ret && !TOGGLE(sctx, SEND_RMDIR_RESUME))
+			free_orphan_dir_info(sctx, info);
+	}
 	because(sctx, BM_SEND_TIMES_MOVE, move->ino, move->item);
 	if (cache_dir_utimes(sctx, move->ino, move->gen) < 0)
 		return sctx->fault->code;

@@ -59,7 +59,7 @@ static int replace_inode(struct send_ctx *sctx, const struct btrfs_inode_item *l
 		if (process_all_refs(sctx, BM_CHANGE_DELETED) < 0)
 			return sctx->fault->code;
 	}
-	if (!left->nlink)
+	if (!left->nlink && TOGGLE(sctx, SEND_NO_LINKS))
 		return BM_OK;
 	set_cur_inode(sctx, left, true, false);
 	because_inode(sctx, BM_SEND_INODE_REPLACED);
@@ -78,7 +78,7 @@ static int changed_in_both(struct send_ctx *sctx, const struct btrfs_inode_item 
 	    left->generation != right->generation && sctx->cur_ino != BTRFS_FIRST_FREE_OBJECTID;
 
 	if (!TOGGLE(sctx, SEND_NLINK_ZERO)) {
-		if (!left->nlink) {
+		if (!left->nlink && TOGGLE(sctx, SEND_NO_LINKS)) {
 			sctx->ignore_cur_inode = true;
 			return btrfs_unlink_all_paths(sctx);
 		}
@@ -120,7 +120,7 @@ static int changed_inode(struct send_ctx *sctx)
 		return BM_OK;
 	}
 	/* unlinked but open when the snapshot was taken */
-	sctx->ignore_cur_inode = !left->nlink;
+	sctx->ignore_cur_inode = !left->nlink && TOGGLE(sctx, SEND_NO_LINKS);
 	if (sctx->ignore_cur_inode)
 		return BM_OK;
 	set_cur_inode(sctx, left, true, false);
@@ -238,6 +238,12 @@ static int changed_extent(struct send_ctx *sctx)
 {
 	bool skip = sctx->cur_inode_new_gen || sctx->cur_inode_deleted;
 
+	/* after a relocation the inode is the same, and so are the data */
+	if (sctx->cur_ino != sctx->key.objectid && !TOGGLE(sctx, SEND_EXTENT_ALONE)) {
+		if (sctx->result == BM_CHANGE_CHANGED && has_only_moved(sctx))
+			return BM_OK;
+		return send_errno(sctx, EIO);
+	}
 	if (sctx->cur_ino != sctx->key.objectid || skip || sctx->result == BM_CHANGE_DELETED)
 		return BM_OK;
 	return process_extent(sctx);

@@ -319,7 +319,7 @@ int send_truncate(struct send_ctx *sctx, uint64_t size);
 int send_chmod(struct send_ctx *sctx, uint32_t mode);
 int send_fileattr(struct send_ctx *sctx, uint64_t flags);
 int send_chown(struct send_ctx *sctx, uint64_t uid, uint64_t gid);
-int send_update_extent(struct send_ctx *sctx, uint64_t offset, uint64_t size);
+int send_update_extent(struct send_ctx *sctx, uint64_t offset, uint32_t size);
 
 /* send/created.c */
 int cache_dir_created(struct send_ctx *sctx, uint64_t dir);
@@ -396,6 +396,8 @@ int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 /* send/hole.c: what need not be sent, and holes where data was */
 int is_extent_unchanged(struct send_ctx *sctx, const struct file_extent *extent);
 int maybe_send_hole(struct send_ctx *sctx);
+/* Whether the two items of the walk differ in nothing but where the data lie. */
+bool has_only_moved(const struct send_ctx *sctx);
 /* The hole at the end of a file. */
 int send_trailing_hole(struct send_ctx *sctx);
 

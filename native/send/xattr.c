@@ -51,7 +51,7 @@ static int process_new_xattr(struct send_ctx *sctx, const struct btrfs_dir_item 
 	size_t size = entry->data_len;
 
 	/* sent last, because a chown would drop it; the kernel compares by strncmp() */
-	if (is_prefix_of(name, entry->name_len, caps_name))
+	if (TOGGLE(sctx, SEND_CAPS_LAST) && is_prefix_of(name, entry->name_len, caps_name))
 		return BM_OK;
 	/* an empty acl is stored as nothing, which receivers refuse */
 	if (!size && (is_prefix_of(name, entry->name_len, acl_access_name) ||
@@ -192,6 +192,8 @@ int send_capabilities(struct send_ctx *sctx)
 	const struct btrfs_dir_item *entry;
 	int ret;
 
+	if (!TOGGLE(sctx, SEND_CAPS_LAST))
+		return BM_OK;
 	COUNT(sctx->image, btrfs_lookup_xattr);
 	ret = lookup_name(sctx, &sctx->root, &key, caps_name, size, &entry);
 	if (ret < 0 || !entry)

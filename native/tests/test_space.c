@@ -258,10 +258,16 @@ static void test_data_places(void)
 	CHECK(bytenr == DATA);
 	CHECK(bm_writer_release_data(device.writer, DATA, SECTOR, &fault) == 0);
 	CHECK(bm_writer_release_data(device.writer, DATA, SECTOR, &fault) == BM_BAD_VALUE);
-	/* more than there is: halved, but to the largest piece at most */
+	/*
+	 * More than there is: as much as a group has in all, which is in two pieces, then half of
+	 * that.
+	 */
 	CHECK(bm_writer_reserve_data(device.writer, 3 * DATA_LENGTH, SECTOR, 0, &bytenr, &size,
 				     &fault) == 0);
-	CHECK(bytenr == DATA + 3 * SECTOR && size == DATA_LENGTH - 3 * SECTOR);
+	CHECK(bytenr == DATA + 3 * SECTOR && size == DATA_LENGTH / 2 - SECTOR);
+	CHECK(bm_writer_reserve_data(device.writer, DATA_LENGTH / 2 - 2 * SECTOR, SECTOR, 0,
+				     &bytenr, &size, &fault) == 0);
+	CHECK(size == DATA_LENGTH / 2 - 2 * SECTOR);
 	CHECK(bm_writer_reserve_data(device.writer, 8 * SECTOR, 2 * SECTOR, 0, &bytenr, &size,
 				     &fault) == BM_ERRNO);
 	CHECK(fault.found == ENOSPC);

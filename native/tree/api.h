@@ -281,7 +281,8 @@ struct bm_file_extent {
 	uint64_t disk_length; /* 0: none, a hole or inline */
 	uint32_t row;	      /* of the inode */
 	uint8_t type;	      /* enum btrfs_file_extent_type */
-	uint8_t pad[3];
+	uint8_t compression;
+	uint8_t pad[2];
 };
 /* Room for as many as there are items: each gives one row of each kind at most. */
 struct bm_inode_rows {

@@ -173,6 +173,7 @@ static int add_extent(struct reduction *to, const struct btrfs_item *head, const
 	    .length = is_inline ? item.ram_bytes : item.num_bytes,
 	    .row = (uint32_t)(to->inode - to->rows->inodes),
 	    .type = item.type,
+	    .compression = item.compression,
 	};
 	if (!is_inline && item.disk_bytenr) {
 		/* of a compressed extent all sectors are read */

@@ -41,7 +41,8 @@ static int are_entries_plain(uint8_t kind, const uint8_t *data, uint32_t size)
 			: location != BTRFS_INODE_ITEM_KEY && location != BTRFS_ROOT_ITEM_KEY)
 			return 0;
 		at += (uint32_t)sizeof(*entry) + entry->name_len + entry->data_len;
-		if (!entry->name_len || (kind == BTRFS_DIR_INDEX_KEY && at < size))
+		/* several names of one hash may be one name twice */
+		if (!entry->name_len || (kind != BTRFS_XATTR_ITEM_KEY && at < size))
 			return 0;
 	}
 	return 1;

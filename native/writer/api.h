@@ -85,8 +85,10 @@ int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *fault);
 /* The transaction that runs from now on (after bm_writer_write_blocks of the one before). */
 void bm_writer_set_transid(struct bm_writer *writer, uint64_t transid);
-/* Bits 1 << BM_TOGGLE_x: BATCH_DELAYED_ITEMS, LEAF_BALANCE_LAZY; both are on at first. */
+/* Bits 1 << BM_TOGGLE_x: BATCH_DELAYED_ITEMS, LEAF_BALANCE_LAZY, LOG_OTIME; on at first. */
 void bm_writer_set_behaviour(struct bm_writer *writer, uint64_t behaviour);
+/* Go on with the mount option ssd, or without it. */
+void bm_writer_set_ssd(struct bm_writer *writer, int ssd);
 
 /* The payload of an item, NULL where there is none, as bm_search_slot_for_read() finds it; size. */
 int64_t bm_writer_get(const struct bm_writer *writer, uint64_t tree, const struct bm_key *key,

@@ -56,6 +56,11 @@ void bm_writer_set_behaviour(struct bm_writer *writer, uint64_t behaviour)
 	writer->behaviour = behaviour;
 }
 
+void bm_writer_set_ssd(struct bm_writer *writer, int ssd)
+{
+	writer->ssd = ssd != 0;
+}
+
 void bm_writer_destroy(struct bm_writer *writer)
 {
 	if (!writer)
@@ -147,6 +152,9 @@ int bm_writer_set_tree(struct bm_writer *writer, const struct bm_writer_tree *tr
 			(writer->tree_count - place) * sizeof(*writer->trees));
 		writer->trees[place] = known;
 		writer->tree_count++;
+		BM_ASSERT(
+		    (!place || writer->trees[place - 1]->id < tree->id) &&
+		    (place + 1 == writer->tree_count || writer->trees[place + 1]->id > tree->id));
 		known->dirty = 0;
 	}
 	dirty = known->dirty;
@@ -195,6 +203,7 @@ void bm_writer_clear_changed(struct bm_writer *writer)
 
 void bm_writer_note_changed(struct bm_writer *writer, struct bm_writer_tree *tree)
 {
+	BM_ASSERT(tree->dirty || writer->changed_count < writer->changed_capacity);
 	if (!tree->dirty)
 		writer->changed[writer->changed_count++] = tree->id;
 	tree->dirty = 1;
@@ -379,6 +388,8 @@ int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_f
 	set_bit(writer->dirty_bits, sector);
 	set_bit(writer->image->verified, sector);
 	writer->dirty_blocks++;
+	BM_ASSERT(writer->dirty_blocks <= writer->dirty_count &&
+		  writer->dirty_count <= writer->dirty_capacity);
 	return BM_OK;
 }
 
@@ -406,6 +417,8 @@ void bm_writer_forget_block(struct bm_writer *writer, uint64_t logical)
 	for (int copy = 0; copy < 2; copy++) {
 		if (bm_image_map(writer->image, logical, copy, &physical, &contiguous, NULL) < 0)
 			return;
+		BM_ASSERT(writer->dirty_blocks ||
+			  !is_set(writer->dirty_bits, physical / writer->sectorsize));
 		writer->dirty_blocks -=
 		    (size_t)is_set(writer->dirty_bits, physical / writer->sectorsize);
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);
@@ -446,6 +459,8 @@ static int write_block(struct bm_writer *writer, uint64_t logical, uint64_t phys
 	uint8_t *block = writer->base + physical;
 	uint64_t contiguous;
 
+	BM_ASSERT(block_header(block)->level ? bm_node_is_sound(writer, block)
+					     : bm_leaf_is_sound(writer, block));
 	zero_unused(writer, block);
 	header_of(block)->flags |= BM_HEADER_WRITTEN;
 	memset(block, 0, BTRFS_CSUM_SIZE);
@@ -493,6 +508,7 @@ static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fau
 		written++;
 	}
 	writer->dirty_count = kept;
+	BM_ASSERT(log_only ? writer->dirty_blocks <= kept : !writer->dirty_blocks);
 	return written;
 }
 

@@ -3,6 +3,7 @@
  * What the kernels of the writer share. Not part of the interface.
  *
  *   writer/writer.c           the writer, its trees, the blocks that changed
+ *   writer/sound.c            what assertions ask of blocks and paths
  *   writer/btree/leaf.c       items of a leaf: insert, delete, split, push to a neighbour
  *   writer/btree/node.c       pointers of a node: insert, delete, split, balance, a new root
  *   writer/btree/search.c     btrfs_search_slot() for changes: COW on the way down, splits ahead
@@ -29,6 +30,7 @@
 #ifndef BTRFS_MODEL_WRITER_H
 #define BTRFS_MODEL_WRITER_H
 
+#include "asserts.h"
 #include "image/internal.h"
 
 #include <string.h>
@@ -155,6 +157,16 @@ static inline int bm_writer_is_root(const struct bm_writer_tree *tree, const uin
 }
 void bm_writer_set_root(struct bm_writer *writer, struct bm_writer_tree *tree,
 			const uint8_t *block);
+
+/* ---- writer/sound.c, for assertions alone */
+
+/* Whether data of items lie one before the other in the leaf, its headers fit, and keys ascend. */
+int bm_leaf_is_sound(const struct bm_writer *writer, const uint8_t *leaf);
+/* Whether a node has pointers, no more than fit, and their keys ascend. */
+int bm_node_is_sound(const struct bm_writer *writer, const uint8_t *node);
+/* Whether a path that a search for changes filled leads from the root to blocks that may be changed. */
+int bm_path_is_sound(const struct bm_writer *writer, const struct bm_writer_tree *tree,
+		     const struct bm_path *path);
 
 /* ---- writer/space/alloc.c */
 
@@ -427,6 +439,7 @@ int bm_del_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_
 int bm_insert_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		       int level, struct bm_fault *fault);
 /* fixup_low_keys(): the first key of the block at level - 1 changed. */
-void bm_fixup_low_keys(struct bm_path *path, const struct bm_key *key, int level);
+int bm_fixup_low_keys(struct bm_path *path, const struct bm_key *key, int level,
+		      struct bm_fault *fault);
 
 #endif

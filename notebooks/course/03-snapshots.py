@@ -2,7 +2,7 @@
 # # 03 · Snapshots, and who owns a block
 #
 # A copy of a directory with a terabyte in it takes hours. btrfs can make one in a moment, and at
-# first it takes no room. How can that be?
+# first it takes the room of a few tree blocks. How can that be?
 
 # %%
 import btrfs_model as bm
@@ -10,6 +10,13 @@ import btrfs_model as bm
 fs = bm.create("256M", nodesize=4096, seed=1)
 fs.create_files("", [f"file{number:02}" for number in range(60)])
 fs.sync()
+
+
+def addresses(name):
+    """Where the blocks of a subvolume lie."""
+    blocks = fs.subvolume(name).tree.blocks()
+    return {block.logical for block in blocks}
+
 
 # %% [markdown]
 # ## One root more
@@ -22,26 +29,56 @@ fs.sync()
 steps = {"60 files": bm.draw(fs.subvolume(""))}
 fs.snapshot("", "snap")
 fs.sync()
-steps["a snapshot"] = bm.draw([fs.subvolume(""), fs.subvolume("snap")])
+both = [fs.subvolume(""), fs.subvolume("snap")]
+steps["a snapshot"] = bm.draw(both)
 bm.draw(steps)
 
 # %% [markdown]
-# Black boxes belong to both trees. The two first leaves differ for a reason: the snapshot was given
-# the name `snap` in the top directory, after it was taken. A snapshot does not contain itself.
-#
+# Boxes in the colour of text belong to both trees. The two first leaves of each differ for a
+# reason: the snapshot was given the name `snap` in the top directory, after it was taken. A
+# snapshot does not contain itself.
+
+# %% tags=["claims", "hide-input"]
+# what the text says: the roots differ, and two leaves
+shared = addresses("") & addresses("snap")
+firsts = [b for b in fs.subvolume("").tree.blocks() if b.level == 0][
+    :2
+]
+assert addresses("") - shared == {
+    fs.subvolume("").tree.bytenr, *(block.logical for block in firsts)
+}  # fmt: skip
+assert "snap" in {
+    e.name.decode() for e in fs.subvolume("").readdir("")
+}
+assert "snap" not in {
+    e.name.decode() for e in fs.subvolume("snap").readdir("")
+}
+
+# %% [markdown]
 # **Guess:** now we change one file in the top. Which blocks will be shared no more?
 
-# %%
+# %% tags=["hide-output"]
 fs.chmod("file40", 0o600)
 fs.sync()
-steps["file40 is changed in the top"] = bm.draw([fs.subvolume(""), fs.subvolume("snap")])
+both = [fs.subvolume(""), fs.subvolume("snap")]
+steps["file40 is changed in the top"] = bm.draw(both)
 bm.draw(steps)
 
 # %% [markdown]
-# One more leaf was copied, and belongs to the top alone. The snapshot still has the old one. Both
-# share what neither has changed since. So a snapshot costs nothing when it is taken; it costs
-# later, as the two grow apart.
-#
+# Of the leaves that were shared one was copied, and belongs to the top alone now. The snapshot
+# still has the old one. Both share what neither has changed since. So a snapshot costs a few blocks
+# when it is taken; it costs more later, as the two grow apart.
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+(parted,) = shared - addresses("")
+assert shared - addresses("snap") == set()
+assert any(
+    block.logical == parted and block.level == 0
+    for block in fs.subvolume("snap").tree.blocks()
+)
+
+# %% [markdown]
 # ## Who may free a block?
 #
 # When a file is deleted from the top, a block that the snapshot has as well must stay. So for each
@@ -51,9 +88,13 @@ bm.draw(steps)
 # %%
 import struct
 
-blocks = {name: {b.logical: b for b in fs.subvolume(name).tree.blocks()} for name in ("", "snap")}
-shared = sorted(blocks[""].keys() & blocks["snap"].keys())
-alone = sorted(blocks[""].keys() - blocks["snap"].keys())
+blocks = {
+    block.logical: block
+    for name in ("", "snap")
+    for block in fs.subvolume(name).tree.blocks()
+}
+shared = addresses("") & addresses("snap")
+alone = addresses("") - shared
 
 
 def references(logical, level):
@@ -62,24 +103,68 @@ def references(logical, level):
     return struct.unpack_from("<Q", item.data)[0]
 
 
-for logical in (shared[0], alone[-1]):
-    print(f"{logical:,}: references {references(logical, blocks[''][logical].level)}")
+for logical in (min(shared), max(alone)):
+    count = references(logical, blocks[logical].level)
+    print(f"{logical:,}: references {count}")
 
 # %% [markdown]
 # Why is that enough? A reference counts a *pointer*, not a tree. Where a whole node is shared, what
 # is below it is pointed at by that one node, and counts one, however many trees come by. Its
-# children have one reference more only when the node itself is copied. So a snapshot of a million
-# files changes the counts of a few blocks: those that its new root points at.
+# children have one reference more when the node itself is copied, and not before. So a snapshot of
+# very many files changes no more counts than its new root has pointers.
 
 # %%
 for block in fs.subvolume("snap").tree.blocks():
     count = references(block.logical, block.level)
-    print(f"level {block.level}, {block.logical:,}: references {count}")
+    print(
+        f"level {block.level}, {block.logical:,}: references {count}"
+    )
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+for logical, block in blocks.items():
+    count = references(logical, block.level)
+    assert count == (2 if logical in shared else 1)
+with bm.create("1G", nodesize=4096, seed=1) as large:
+    large.mkdir("d")
+    large.create_files(
+        "d", [f"file{number}" for number in range(20_000)]
+    )
+    large.snapshot("", "one")
+    large.sync()
+    one = large.subvolume("one").tree
+    blocks_of_one = one.blocks()
+    counts = []
+    for name in ("two", "three"):
+        counts.append(
+            {
+                item.key.objectid: bytes(item.data)[:8]
+                for item in large.tree(2).items()
+                if item.key.type == 169
+            }
+        )
+        large.snapshot("one", name)
+        large.sync()
+    changed = sum(
+        counts[1][block.logical] != counts[0][block.logical]
+        for block in blocks_of_one
+        if block.parent  # the root of the source is copied, too
+    )
+    pointers = sum(
+        block.parent == one.bytenr for block in blocks_of_one
+    )
+    print(
+        f"{len(blocks_of_one):,} blocks:",
+        changed,
+        "counts have changed",
+    )
+    assert one.level == 2 and changed == pointers
 
 # %% [markdown]
 # ## How much is whose
 #
-# What would be free if the snapshot were deleted? Only what it has alone. `du` counts file data so.
+# What would be free if a snapshot were deleted? What it has alone, and no more. `bm.du` counts file
+# data so.
 
 # %%
 fs.create("data")
@@ -88,7 +173,20 @@ fs.sync()
 fs.snapshot("", "second")
 fs.write("data", 0, b"e" * 100_000)
 fs.sync()
-bm.du(fs, "", "second")
+owned = bm.du(fs, "", "second")
+owned[["path", "files", "total", "exclusive", "set_shared"]]
+
+# %% [markdown]
+# The column `exclusive` has what would be free. The snapshot `second` shows the old bytes, which
+# the top has written over in part; yet nothing of them is its alone, since the top shows the rest
+# of the same extent.
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+assert list(owned["exclusive"]) == [102_400, 0]
+assert fs.subvolume("second").extents("data")[0].disk_bytenr in {
+    extent.disk_bytenr for extent in fs.subvolume("").extents("data")
+}
 
 # %% [markdown]
 # ## Is this what a kernel does?
@@ -101,14 +199,19 @@ kernel = bm.open(bm.sample("kernel/counts/W3/snap200"))
 seen = {}
 for number in kernel.trees:
     for block in kernel.tree(number).blocks():
-        seen.setdefault(block.logical, (block.level, set()))[1].add(block.parent or -number)
+        new = (block.level, set())
+        parents = seen.setdefault(block.logical, new)[1]
+        parents.add(block.parent or -number)
 compared = 0
 for logical, (level, parents) in seen.items():
     item = kernel.tree(2).get((logical, 169, level))
     if item is not None:
-        assert struct.unpack_from("<Q", item.data)[0] == len(parents)
+        (count,) = struct.unpack_from("<Q", item.data)
+        assert count == len(parents)
         compared += 1
-print(compared, "tree blocks: each count is that of the pointers to it")
+print(
+    compared, "tree blocks: each count is that of the pointers to it"
+)
 
 # %% [markdown]
 # ## Exercises
@@ -121,7 +224,8 @@ print(compared, "tree blocks: each count is that of the pointers to it")
 # ```python
 # def count_shared(fs, one, other):
 #     first, second = (
-#         {block.logical for block in fs.subvolume(name).tree.blocks()} for name in (one, other)
+#         {block.logical for block in fs.subvolume(name).tree.blocks()}
+#         for name in (one, other)
 #     )
 #     return len(first & second)
 # ```
@@ -132,41 +236,96 @@ print(compared, "tree blocks: each count is that of the pointers to it")
 def count_shared(fs, one, other): ...  # yours
 
 
-# %% tags=["check"]
-same = count_shared(fs, "snap", "snap") == len(fs.subvolume("snap").tree.blocks())
-print("right" if same and count_shared(fs, "", "snap") == len(
-    {b.logical for b in fs.subvolume("").tree.blocks()}
-    & {b.logical for b in fs.subvolume("snap").tree.blocks()}
-) else "not yet")  # fmt: skip
+# %% tags=["check", "hide-input"]
+from btrfs_model.base.exercises import judge
+
+
+def grown(files):
+    """A filesystem with so many files, and a snapshot of them."""
+    fs = bm.create("256M", nodesize=4096, seed=2)
+    names = [f"file{number:03}" for number in range(files)]
+    fs.create_files("", names)
+    fs.snapshot("", "snap")
+    fs.create_subvolume("other")
+    fs.sync()
+    return fs, names
+
+
+def in_both(fs, one, other):
+    """How many blocks of one tree are in another, one by one."""
+    there = [
+        block.logical for block in fs.subvolume(other).tree.blocks()
+    ]
+    mine = [
+        block.logical for block in fs.subvolume(one).tree.blocks()
+    ]
+    return sum(logical in there for logical in mine)
+
+
+@judge
+def wrong():
+    for files in (60, 200):
+        one, _ = grown(files)
+        with one:
+            for pair in (
+                ("", "snap"),
+                ("snap", "snap"),
+                ("", "other"),
+            ):
+                if (said := count_shared(one, *pair)) != in_both(
+                    one, *pair
+                ):
+                    what = f"{pair} of other {files} files"
+                    return f"for {what} it returns {said}"
+    return None
+
 
 # %% [markdown]
-# **Exercise 2.** Make the two share nothing but what they must: change every file of the top, and
-# let `left()` return how many blocks are still shared after a `sync`.
+# **Exercise 2.** How long does a snapshot share anything? Let `left(fs, names)` change each of the
+# files `names` in the top by a `chmod`, `fs.sync()`, and return how many blocks the top and the
+# snapshot `snap` still share.
 #
 # <details><summary>A solution</summary>
 #
 # ```python
-# def left():
-#     for number in range(60):
-#         fs.chmod(f"file{number:02}", 0o640)
+# def left(fs, names):
+#     for name in names:
+#         fs.chmod(name, 0o600)
 #     fs.sync()
 #     return count_shared(fs, "", "snap")
 # ```
 #
-# Leaves that hold only names of the directory did not change.
+# Every leaf with an inode that has changed is copied. Some leaves of a large directory have names
+# and no inodes: they are shared still.
 # </details>
 
 
 # %% tags=["exercise"]
-def left(): ...  # yours
+def left(fs, names): ...  # yours
 
 
-# %% tags=["check"]
-answer = left()
-print("right" if answer is not None and answer == len(
-    {b.logical for b in fs.subvolume("").tree.blocks()}
-    & {b.logical for b in fs.subvolume("snap").tree.blocks()}
-) < 8 else "not yet")  # fmt: skip
+# %% tags=["check", "hide-input"]
+@judge
+def wrong():
+    for files, change in ((60, 60), (60, 1), (200, 200), (200, 30)):
+        one, names = grown(files)
+        with one:
+            some = names[-change:]
+            modes = [
+                one.subvolume("").inode(name).mode for name in some
+            ]
+            said = left(one, some)
+            top, snap = one.subvolume(""), one.subvolume("snap")
+            for name, mode in zip(some, modes, strict=True):
+                if top.inode(name).mode == mode:
+                    return f"{name} of the top is unchanged (synced?)"
+                if snap.inode(name).mode != mode:
+                    return f"{name} of the snapshot has changed"
+            if said != in_both(one, "", "snap"):
+                what = f"after a change of {change} of {files} files"
+                return f"{what} it returns {said}"
+    return None
+
 
 # %% [markdown]
 # Next: [04](04-file-data.ipynb).

@@ -17,8 +17,11 @@ top = fs.subvolume("")
 def show(path):
     """The extents of a file, one a line."""
     for extent in fs.subvolume("").extents(path):
-        where = f"at {extent.disk_bytenr:,}" if extent.disk_bytenr else "a hole"
-        print(f"{path}: {extent.length:,} bytes from {extent.start:,} {where}")
+        length, start = f"{extent.length:,}", f"{extent.start:,}"
+        print(
+            f"{path}: {length} bytes from {start}",
+            f"at {extent.disk_bytenr:,}",
+        )
 
 
 show("film")
@@ -28,40 +31,85 @@ show("film")
 #
 # One item for 600,000 bytes: they lie in one run. The item has the address, the length, and where
 # in the run this part of the file begins. Now we write over 4096 bytes in the middle.
-#
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+assert fs.subvolume("").inode("film").size == 600_000
+assert len(top.extents("film")) == 1
+
+# %% [markdown]
 # **Guess:** how many items has the file then?
 
-# %%
+# %% tags=["hide-output"]
 fs.write("film", 40_960, b"#" * 4096)
 fs.sync()
 show("film")
 
 # %% [markdown]
-# Three. File data are copied on write, too: the new bytes lie elsewhere. The old extent is still
-# there, whole, and the first and the third item show parts of it. Its 4096 bytes in the middle are
-# used by nobody, and cannot be given to anyone else: an extent is freed as a whole or not at all.
-# The table says it in the column `bookend`: bytes of the extent that nobody shows.
+# File data are copied on write, too: the new bytes lie elsewhere. The old extent is still there,
+# whole, and the items before and behind the new bytes show parts of it. Its 4096 bytes in the
+# middle are used by nobody, and cannot be given to anyone else: an extent is freed as a whole or
+# not at all. The table says it in the column `bookend`: bytes of the extent that nobody shows.
 
 # %%
-bm.extents(fs, "", "film")[["start", "length", "disk_bytenr", "disk_num_bytes", "bookend"]]
+columns = [
+    "start",
+    "length",
+    "disk_bytenr",
+    "disk_num_bytes",
+    "bookend",
+]
+film = bm.extents(fs, "", "film")
+film[columns]
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+assert len(film) == 3
+assert film["disk_bytenr"][0] == film["disk_bytenr"][2]
+assert list(film["bookend"]) == [4096, 0, 4096]
+(size,) = {
+    item.key.offset
+    for item in fs.tree(2).items()
+    if item.key[:2]
+    == (int(film["disk_bytenr"][0]), 168)  # EXTENT_ITEM
+}
+assert size == film["disk_num_bytes"][0] == 602_112
 
 # %% [markdown]
 # ## Holes
 #
-# A file whose end is far away need not have bytes all the way. Where nothing was ever written is a
-# **hole**: it reads as zeros, and takes no room.
+# A file whose end is far away need not have bytes all the way. Where nothing was written, or what
+# was written was taken away again, is a **hole**: it reads as zeros, and takes no room.
 
 # %%
 fs.create("sparse")
 fs.write("sparse", 10_000_000, b"the end")
 fs.sync()
 inode = fs.subvolume("").inode("sparse")
-print(f"size {inode.size:,} bytes, of which {inode.nbytes:,} are stored")
+print(f"size {inode.size:,} bytes, stored {inode.nbytes:,}")
 show("sparse")
 
 # %% [markdown]
-# The hole has no item at all. It is between the items. (In old filesystems each hole had
-# one.) `punch_hole` makes a hole where there were data.
+# The hole has no item at all. It is between the items. (In filesystems that were made without the
+# feature `no-holes`, as most were until 2021, each hole has one.) `punch_hole` makes a hole where
+# there were data.
+
+# %% tags=["claims", "hide-input"]
+# what the text says; 108: EXTENT_DATA
+assert fs.read_file("", "sparse")[:9_000_000] == bytes(9_000_000)
+assert inode.nbytes == 4096
+for no_holes in (True, False):
+    with bm.create("256M", seed=1, no_holes=no_holes) as one:
+        one.create("f")
+        one.write("f", 40_960, b"the end" * 1000)
+        one.sync()
+        inode = one.subvolume("").resolve("f")
+        items = list(
+            one.tree(5).items(
+                (inode, 108, 0), (inode, 108, 2**64 - 1)
+            )
+        )
+    assert len(items) == (1 if no_holes else 2)
 
 # %%
 fs.punch_hole("film", 0, 40_960)
@@ -72,8 +120,9 @@ show("film")
 # ## Checksums
 #
 # Disks return wrong bytes now and then, and say nothing. So for each sector of file data there is a
-# **checksum** of four bytes, in a tree of their own. Each read compares. What if we change one bit
-# of the image behind the filesystem's back?
+# **checksum** of four bytes, in a tree of their own, and each read from the disk compares. (Files
+# that do without copy on write do without it, and inline data have that of their tree block.) What
+# if we change one bit of the image behind the filesystem's back?
 
 # %%
 import pathlib
@@ -89,8 +138,23 @@ with path.open("r+b") as file:
     byte = file.read(1)[0]
     file.seek(physical + 5)
     file.write(bytes([byte ^ 1]))
-for finding in bm.check(path, verify_data=True):
+findings = bm.check(path, verify_data=True)
+for finding in findings:
     print(finding)
+
+# %% tags=["claims", "hide-input"]
+# what the text says; 7: the tree of checksums, 128: EXTENT_CSUM
+assert len(findings) == 1
+sectors = sum(
+    extent.disk_num_bytes // 4096
+    for extent in {
+        extent.disk_bytenr: extent
+        for name in ("film", "sparse")
+        for extent in fs.subvolume("").extents(name)
+    }.values()
+)
+sums = [item for item in fs.tree(7).items() if item.key.type == 128]
+assert sum(len(item.data) for item in sums) == 4 * sectors
 
 # %% [markdown]
 # Tree blocks have a checksum in their own header, so that a bad one is found before anything in it
@@ -107,7 +171,14 @@ fs.set_compression("packed", "zstd")
 fs.write("packed", 0, b"again and again " * 50_000)
 fs.sync()
 for extent in fs.subvolume("").extents("packed"):
-    print(f"{extent.ram_bytes:,} bytes of the file in {extent.disk_num_bytes:,} bytes of the disk")
+    of_file, of_disk = (
+        f"{extent.ram_bytes:,}",
+        f"{extent.disk_num_bytes:,}",
+    )
+    print(
+        f"{of_file} bytes of the file in {of_disk} bytes of the disk"
+    )
+    assert extent.disk_num_bytes < extent.ram_bytes <= 131_072
 
 # %% [markdown]
 # Each piece is at most 131,072 bytes of the file, for a reader of one byte must unpack a whole
@@ -124,19 +195,21 @@ read = 0
 for number in kernel.subvolume_ids:
     listing = kernel.listing(number)
     read += int(listing["sha256"].notna().sum())
-print(read, "files read;", "findings:", bm.check(kernel, verify_data=True))
+findings = bm.check(kernel, verify_data=True)
+print(read, "files read;", "findings:", findings)
+assert read and not findings
 
 # %% [markdown]
 # ## Exercises
 #
-# **Exercise 1.** Let `waste(path)` return how many bytes of a file's extents nobody shows: the sum
-# of `bookend` in `bm.extents(fs, "", path)`. Count each extent once: two rows of the table may show
-# parts of the same one.
+# **Exercise 1.** Let `waste(fs, path)` return how many bytes of a file's extents nobody shows: the
+# sum of `bookend` in `bm.extents(fs, "", path)`. Count each extent once: two rows of the table may
+# show parts of the same one.
 #
 # <details><summary>A solution</summary>
 #
 # ```python
-# def waste(path):
+# def waste(fs, path):
 #     table = bm.extents(fs, "", path).drop_duplicates("disk_bytenr")
 #     return int(table["bookend"].sum())
 # ```
@@ -144,37 +217,75 @@ print(read, "files read;", "findings:", bm.check(kernel, verify_data=True))
 
 
 # %% tags=["exercise"]
-def waste(path): ...  # yours
+def waste(fs, path): ...  # yours
 
 
-# %% tags=["check"]
-print("right" if waste("film") == 40_960 + 4096 else "not yet")
+# %% tags=["check", "hide-input"]
+from btrfs_model.base.exercises import judge
+
+
+@judge
+def wrong():
+    with bm.create("256M", seed=2) as one:
+        for number, places in enumerate(
+            ([], [4096], [8192, 40_960, 40_960])
+        ):
+            name = f"written over {len(places)} times"
+            one.create(name)
+            one.write(name, 0, bytes([number + 1]) * 81_920)
+            one.sync()
+            for place in places:
+                one.write(name, place, b"#" * 4096)
+                one.sync()
+            right = 4096 * len(set(places))
+            if (said := waste(one, name)) != right:
+                return f"of a file {name} it returns {said}"
+    return None
+
 
 # %% [markdown]
-# **Exercise 2.** Write the file `lace` so that it has exactly five extents, all of 4096 bytes, with
-# a hole between each and the next. Let `lace()` do it.
+# **Exercise 2.** Let `lace(fs, path, count)` make a file that has exactly so many extents, all of
+# 4096 bytes, with a hole of 4096 bytes between each and the next.
 #
 # <details><summary>A solution</summary>
 #
 # ```python
-# def lace():
-#     fs.create("lace")
-#     for number in range(5):
-#         fs.write("lace", number * 8192, b"o" * 4096)
+# def lace(fs, path, count):
+#     fs.create(path)
+#     for number in range(count):
+#         fs.write(path, number * 8192, b"o" * 4096)
 #     fs.sync()
 # ```
 # </details>
 
 
 # %% tags=["exercise"]
-def lace(): ...  # yours
+def lace(fs, path, count): ...  # yours
 
 
-# %% tags=["check"]
-lace()
-names = {entry.name for entry in fs.subvolume("").readdir("")}
-holes = [e.start for e in fs.subvolume("").extents("lace")] if b"lace" in names else []
-print("right" if holes == [0, 8192, 16384, 24576, 32768] else "not yet")
+# %% tags=["check", "hide-input"]
+@judge
+def wrong():
+    for count in (5, 2):
+        with bm.create("256M", seed=2) as one:
+            lace(one, "lace", count)
+            names = {
+                entry.name for entry in one.subvolume("").readdir("")
+            }
+            if b"lace" not in names:
+                return "there is no such file (was it synced?)"
+            extents = one.subvolume("").extents("lace")
+            said = [
+                (extent.start, extent.length) for extent in extents
+            ]
+            if said != [
+                (8192 * number, 4096) for number in range(count)
+            ]:
+                return (
+                    f"of {count} extents, starts and lengths: {said}"
+                )
+    return None
+
 
 # %% [markdown]
 # Next: [05](05-names.ipynb).

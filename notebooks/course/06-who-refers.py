@@ -31,32 +31,40 @@ print("both files show the extent at", f"{extent.disk_bytenr:,}")
 
 # %%
 def counted():
-    """References of the extent that are counted, and files that show it."""
+    """References that are counted, and files that show it."""
     row = bm.extents(fs, "sub", "first").iloc[0]
-    return f"{row['refs']} references counted, {row['references']} files show it"
+    return int(row["refs"]), int(row["references"])
 
 
-print(counted())
+print("references counted, files that show it:", counted())
 
 # %% [markdown]
 # **Guess:** we take a snapshot of the subvolume. How many references are counted then, and how many
 # files show the extent?
 
-# %%
+# %% tags=["hide-output"]
+was = counted()
 fs.snapshot("sub", "snap")
 fs.sync()
-print(counted())
+now = counted()
+print("references counted, files that show it:", now)
 
 # %% [markdown]
-# Two references as before, but four files. The snapshot shares the leaf that points at the extent,
-# and for that leaf a reference is counted already. Who wants to know all files has to walk: from
-# the extent to the leaf, from the leaf to the nodes above it, from these to the roots. This is the
-# **backref walk**.
+# As many references as before, but twice the files. The snapshot shares the leaf that points at the
+# extent, and for that leaf a reference is counted already. Who wants to know all files has to walk:
+# from the extent to the leaf, from the leaf to the nodes above it, from these to the roots. This is
+# the **backref walk**.
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+assert now == (was[0], 2 * was[1]) == (2, 4)
 
 # %%
 with bm.counting() as work:
     found = bm.logical_ino(fs, extent.disk_bytenr)
-print("searches:", work["btrfs_search_slot"] + work["btrfs_search_old_slot"])
+searches = work["btrfs_search_slot"] + work["btrfs_search_old_slot"]
+print("searches:", searches)
+assert sorted(found["root"].value_counts()) == [2, 2]
 found
 
 # %% [markdown]
@@ -66,14 +74,17 @@ found
 # ## FIEMAP
 #
 # `FIEMAP` is the call by which programs ask where a file's extents lie. For each it also says
-# whether it is shared with anybody, as `cp`, `du` and backup tools want to know. So it has to walk,
-# too. Flag `0x2000` means shared.
+# whether it is shared with anybody. `filefrag` asks it, and so does `btrfs filesystem du`. (The
+# plain `du` counts blocks that the inode says it has, shared or not; and `cp` asks where the data
+# are by seeking in the file.) To say *shared*, FIEMAP has to walk, too. Flag `0x2000` means shared.
 
 # %%
 with bm.counting() as work:
     table = bm.fiemap(fs, "sub", "first")
-print("shared:", [bool(flags & 0x2000) for flags in table["flags"]])
+shared = [bool(flags & 0x2000) for flags in table["flags"]]
+print("shared:", shared)
 print("searches:", work["btrfs_search_slot"])
+assert shared == [True]
 
 # %% [markdown]
 # ## What a write does to it
@@ -84,15 +95,26 @@ print("searches:", work["btrfs_search_slot"])
 # %%
 fs.write("sub/second", 0, b"2" * 4096)
 fs.sync()
-print(counted())
+print("references counted, files that show it:", counted())
+answers = {}
 for name in ("sub", "snap"):
     for path in ("first", "second"):
         flags = bm.fiemap(fs, name, path)["flags"]
-        print(name, path, "shared:", [bool(flag & 0x2000) for flag in flags])
+        answers[name, path] = [bool(flag & 0x2000) for flag in flags]
+        print(name, path, "shared:", answers[name, path])
 
 # %% [markdown]
 # The new 4096 bytes belong to one file alone. All else is shared still.
-#
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+assert counted() == (4, 4)
+assert answers.pop(("sub", "second")) == [False, True]
+assert all(shared == [True] for shared in answers.values())
+(extent, _) = fs.subvolume("sub").extents("second")
+assert extent.length == 4096
+
+# %% [markdown]
 # ## Is this what a kernel does?
 #
 # In this image of a kernel, half of a file was written again after a snapshot. We compute who
@@ -105,14 +127,19 @@ users = {}
 for number in kernel.subvolume_ids:
     subvolume = kernel.subvolume(number)
     for row in subvolume.tree.items():
-        if row.key.type == 108 and row.data[20] == 1:  # EXTENT_DATA, not inline
+        # EXTENT_DATA, not inline
+        if row.key.type == 108 and row.data[20] == 1:
             address = int.from_bytes(row.data[21:29], "little")
-            users.setdefault(address, set()).add((number, row.key.objectid))
-file = next(e.name for e in kernel.subvolume("").readdir("") if e.location.type == 1)
+            user = (number, row.key.objectid)
+            users.setdefault(address, set()).add(user)
+top = kernel.subvolume("")
+file = next(e.name for e in top.readdir("") if e.location.type == 1)
 table = bm.fiemap(kernel, "", file)
 by_walk = [bool(flags & 0x2000) for flags in table["flags"]]
-by_look = [len(users[e.disk_bytenr]) > 1 for e in kernel.subvolume("").extents(file)]
-print(sum(by_walk), "of", len(by_walk), "extents are shared; the same by both:", by_walk == by_look)
+by_look = [len(users[e.disk_bytenr]) > 1 for e in top.extents(file)]
+print(sum(by_walk), "of", len(by_walk), "extents are shared")
+print("the same by both:", by_walk == by_look)
+assert by_walk == by_look and sum(by_walk) == len(by_walk) // 2
 
 # %% [markdown]
 # ## Exercises
@@ -134,40 +161,72 @@ print(sum(by_walk), "of", len(by_walk), "extents are shared; the same by both:",
 def owners(fs, name, path): ...  # yours
 
 
-# %% tags=["check"]
-with bm.create("256M", seed=1) as one:
-    one.create("f")
-    one.write("f", 0, b"f" * 8192)
-    one.sync()
-    alone = owners(one, "", "f")
-print("right" if (alone, owners(fs, "sub", "first")) == (1, 3) else "not yet")
+# %% tags=["check", "hide-input"]
+from btrfs_model.base.exercises import judge
+
+
+@judge
+def wrong():
+    for clones, snapshots in ((0, 0), (2, 0), (0, 1), (1, 3)):
+        with bm.create("256M", seed=2) as one:
+            one.create_subvolume("s")
+            one.create("s/f")
+            one.write("s/f", 0, b"f" * 8192)
+            for number in range(clones):
+                one.create(f"s/clone{number}")
+                one.clone_range("s/f", f"s/clone{number}", 0, 0, 8192)
+            for number in range(snapshots):
+                one.snapshot("s", f"snap{number}")
+            one.sync()
+            right = (1 + clones) * (1 + snapshots)
+            if (said := owners(one, "s", "f")) != right:
+                what = f"with {clones} clones, {snapshots} snapshots"
+                return f"{what} it returns {said}"
+    return None
+
 
 # %% [markdown]
-# **Exercise 2.** Make an extent that is shared within one file: let `twice(fs)` make a file `same`
-# of 8192 bytes in which the first and the second half show the same extent of 4096 bytes.
+# **Exercise 2.** Make an extent that is shared within one file: let `twice(fs, path, size)` make a
+# file of twice that size in which the first and the second half show the same extent.
 #
 # <details><summary>A solution</summary>
 #
 # ```python
-# def twice(fs):
-#     fs.create("same")
-#     fs.write("same", 0, b"s" * 4096)
-#     fs.clone_range("same", "same", 0, 4096, 4096)
+# def twice(fs, path, size):
+#     fs.create(path)
+#     fs.write(path, 0, b"s" * size)
+#     fs.clone_range(path, path, 0, size, size)
 #     fs.sync()
 # ```
 # </details>
 
 
 # %% tags=["exercise"]
-def twice(fs): ...  # yours
+def twice(fs, path, size): ...  # yours
 
 
-# %% tags=["check"]
-with bm.create("256M", seed=1) as one:
-    twice(one)
-    names = [entry.name for entry in one.subvolume("").readdir("")]
-    places = [e.disk_bytenr for e in one.subvolume("").extents("same")] if names else []
-print("right" if len(places) == 2 and places[0] == places[1] else "not yet")
+# %% tags=["check", "hide-input"]
+@judge
+def wrong():
+    for size in (4096, 65_536):
+        with bm.create("256M", seed=2) as one:
+            twice(one, "same", size)
+            top = one.subvolume("")
+            if b"same" not in {
+                entry.name for entry in top.readdir("")
+            }:
+                return "there is no such file (was it synced?)"
+            if (has := top.inode("same").size) != 2 * size:
+                return f"asked for {size}, the file has {has} bytes"
+            extents = top.extents("same")
+            if [e.start for e in extents] != [0, size]:
+                return (
+                    f"its items begin at {[e.start for e in extents]}"
+                )
+            if len({e.disk_bytenr for e in extents}) != 1:
+                return "the halves show different extents"
+    return None
+
 
 # %% [markdown]
 # Next: [07](07-fsync.ipynb).

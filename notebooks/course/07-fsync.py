@@ -20,15 +20,17 @@ fs.sync()
 # ## The log tree
 #
 # Each subvolume can have a second, small tree: its **log tree**. `fsync` copies into it the items
-# that would be lost, writes its blocks, and puts its address into the superblock. That is all: no
-# other tree is written.
+# that would be lost. The addresses of the log trees are in a tree of their own, the **log root
+# tree**, as those of other trees are in the root tree. `fsync` writes both, and puts the address of
+# the log root tree into the superblock. That is all: what the last commit wrote stays where it is.
 #
 # **Guess:** we write to one file of twenty, and fsync it. How many items will the log have?
 
-# %%
+# %% tags=["hide-output"]
+committed = {number: tree.bytenr for number, tree in fs.trees.items()}
 fs.write("file07", 0, b"a row of a table")
 said = fs.fsync("file07")
-path.write_bytes(fs.crash())
+fs.save_crash(path)
 crashed = bm.open(path)
 (log,) = crashed.log_trees.values()
 print(said)
@@ -36,8 +38,31 @@ for item in log.items():
     print(item.key, len(item.data), "bytes")
 
 # %% [markdown]
-# The inode, its name and its data: three of them, and none of the other files. Here is the log
-# beside the tree that it belongs to. They share nothing: the log is written next to it.
+# The inode, its name and its data, and none of the other files. Here is the log beside the tree that
+# it belongs to. They share nothing: the log is written next to it.
+
+# %% tags=["claims", "hide-input"]
+# what the text says; the tree -6 is the log root tree
+assert said == "log" and len(list(log.items())) == 3
+log_root = crashed.log_root_tree
+assert log_root.bytenr == crashed.image.superblock.log_root
+((key, root_item),) = [
+    (item.key, bytes(item.data)) for item in log_root.items()
+]
+assert int.from_bytes(root_item[176:184], "little") == log.bytenr
+assert (
+    committed.items()
+    <= {
+        number: tree.bytenr for number, tree in crashed.trees.items()
+    }.items()
+)
+mine = {
+    block.logical for block in crashed.subvolume("").tree.blocks()
+}
+assert not mine & {block.logical for block in log.blocks()}
+
+# %% [markdown]
+# The two side by side:
 
 # %%
 bm.draw([crashed.subvolume(""), log])
@@ -52,6 +77,7 @@ bm.draw([crashed.subvolume(""), log])
 print("before:", crashed.read_file("", "file07"))
 recovered = bm.replay_log(crashed)
 print("after: ", recovered.read_file("", "file07"))
+assert not recovered.log_trees
 
 # %% [markdown]
 # ## What was deleted
@@ -66,36 +92,42 @@ fs.unlink("file03")
 fs.unlink("file12")
 fs.create("new")
 fs.fsync("")
-path.write_bytes(fs.crash())
+fs.save_crash(path)
 crashed = bm.open(path)
 (log,) = crashed.log_trees.values()
 for item in log.items():
-    if item.key.type in (60, 72, 96):
-        kind = {60: "DIR_LOG_ITEM", 72: "DIR_LOG_INDEX", 96: "DIR_INDEX"}[item.key.type]
-        end = int.from_bytes(item.data, "little") if item.key.type != 96 else None
-        print(f"{kind} {item.key.offset}" + (f" to {end}" if end is not None else ""))
+    if item.key.type == 72:
+        end = int.from_bytes(item.data, "little")
+        print(f"DIR_LOG_INDEX {item.key.offset} to {end}")
+    if item.key.type == 96:
+        print(f"DIR_INDEX {item.key.offset}")
 
 # %%
-names = {e.name.decode() for e in bm.replay_log(crashed).subvolume("").readdir("")}
+entries = bm.replay_log(crashed).subvolume("").readdir("")
+names = {entry.name.decode() for entry in entries}
 print("file03" in names, "file12" in names, "new" in names)
+assert not names & {"file03", "file12"} and "new" in names
 
 # %% [markdown]
 # ## When a log is not enough
 #
-# Some things are too hard to say in a log, such as an fsync after a rename that took the place of
-# another file, or in a transaction that did much else. Then `fsync` commits. The answer of the
+# Some things are too hard to say in a log, such as names that changed along the whole path to a
+# file, in the transaction that made others in their places. Then `fsync` commits. The answer of the
 # model says which it was.
 
 # %%
 fs.sync()
 fs.mkdir("a")
 fs.create("a/f")
-print("a new file in a new directory:", fs.fsync("a/f"))
+first = fs.fsync("a/f")
+print("a new file in a new directory:", first)
 fs.sync()
 fs.rename("a/f", "g")
 fs.rename("a", "b")
 fs.create("a-new")
-print("after renames:", fs.fsync("g"))
+second = fs.fsync("g")
+print("after renames:", second)
+assert (first, second) == ("log", "commit")
 
 # %% [markdown]
 # ## Is this what a kernel does?
@@ -112,10 +144,13 @@ by_model = bm.replay_log(at_crash, behaviour="v6.1.176")
 
 def files(one):
     """Everything about the files that a user can see."""
-    return one.listing("")[["path", "ino", "mode", "nlink", "size", "sha256"]]
+    columns = ["path", "ino", "mode", "nlink", "size", "sha256"]
+    return one.listing("")[columns]
 
 
-print(len(files(by_kernel)), "files; the same:", files(by_kernel).equals(files(by_model)))
+same = files(by_kernel).equals(files(by_model))
+print(len(files(by_kernel)), "files and directories; the same:", same)
+assert same
 
 # %% [markdown]
 # ## Exercises
@@ -136,50 +171,95 @@ print(len(files(by_kernel)), "files; the same:", files(by_kernel).equals(files(b
 def logged(fs): ...  # yours
 
 
-# %% tags=["check"]
-with bm.create("256M", seed=1) as one:
-    one.create_files("", ["a", "b", "c"])
-    one.sync()
-    one.write("b", 0, b"b")
-    one.fsync("b")
-    image = pathlib.Path(folder.name, "one.img")
-    image.write_bytes(one.crash())
-print("right" if logged(bm.open(image)) == {258} else "not yet")
+# %% tags=["check", "hide-input"]
+from btrfs_model.base.exercises import judge
+
+
+@judge
+def wrong():
+    for names in ([], ["b"], ["a", "c"], ["a", "b", "c"]):
+        image = pathlib.Path(folder.name, "one.img")
+        with bm.create("256M", seed=2) as one:
+            one.create_files("", ["a", "b", "c"])
+            one.sync()
+            right = {
+                one.subvolume("").resolve(name) for name in names
+            }
+            for name in names:
+                one.write(name, 0, b"changed")
+                one.fsync(name)
+            one.save_crash(image)
+        with bm.open(image) as one:
+            if (said := logged(one)) != right:
+                return f"after an fsync of {names} it returns {said}"
+    return None
+
 
 # %% [markdown]
-# **Exercise 2.** Editors save a file so: write a new one, fsync it, rename it over the old one. Why
-# the fsync? Let `saved(with_fsync)` do that to a file `text` of the content `old`, with content
-# `new`, crash right after the rename, mount (`bm.replay_log`), and return what `text` holds then.
+# **Exercise 2.** Editors save a file so: write a new one, fsync it, rename it to the name that it
+# should have. Why the fsync? Let `saved(content, with_fsync, replaces)` do that, crash, mount
+# (`bm.replay_log`) and return what the file `text` holds then:
+#
+# - if `replaces`, there is a file `text` with other bytes before, and it is synced;
+# - `text.new` is made and `content` written to it, with or without an fsync;
+# - it is renamed to `text`;
+# - `commit()`: a commit as the kernel does it by itself, every 30 seconds. Names are in it at once,
+#   but bytes of files wait in memory for their own turn.
+#
+# In which of the four cases are the bytes lost?
 #
 # <details><summary>A solution</summary>
 #
 # ```python
-# def saved(with_fsync):
+# def saved(content, with_fsync, replaces):
 #     with bm.create("256M", seed=1) as one:
-#         one.create("text")
-#         one.write("text", 0, b"old")
+#         if replaces:
+#             one.create("text")
+#             one.write("text", 0, b"other bytes")
 #         one.sync()
 #         one.create("text.new")
-#         one.write("text.new", 0, b"new")
+#         one.write("text.new", 0, content)
 #         if with_fsync:
 #             one.fsync("text.new")
 #         one.rename("text.new", "text")
+#         one.commit()
 #         image = pathlib.Path(folder.name, "two.img")
-#         image.write_bytes(one.crash())
+#         one.save_crash(image)
 #     return bm.replay_log(bm.open(image)).read_file("", "text")
 # ```
 #
-# It is `old` either way, and never a file of no bytes: the rename was not committed. With the fsync
-# the new content is safe as `text.new`; and once the rename is committed, it is there for certain.
+# Without the fsync, and where no file was replaced: the name is committed, and the file is empty.
+# Where a file is replaced, btrfs writes the new bytes by itself, as so many programs forget the
+# fsync. With it they are safe in any case.
 # </details>
 
 
 # %% tags=["exercise"]
-def saved(with_fsync): ...  # yours
+def saved(content, with_fsync, replaces): ...  # yours
 
 
-# %% tags=["check"]
-print("right" if (saved(False), saved(True)) == (b"old", b"old") else "not yet")
+# %% tags=["check", "hide-input"]
+import warnings
+
+
+@judge
+def wrong():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that bytes wait
+        for content in (b"new", b"newer"):
+            for with_fsync, replaces in (
+                (True, True),
+                (True, False),
+                (False, True),
+                (False, False),
+            ):
+                right = content if with_fsync or replaces else b""
+                said = saved(content, with_fsync, replaces)
+                if said != right:
+                    what = f"{content=}, {with_fsync=}, {replaces=}"
+                    return f"with {what} it returns {said}"
+    return None
+
 
 # %% [markdown]
 # Next: [08](08-send.ipynb).

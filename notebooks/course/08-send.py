@@ -12,7 +12,9 @@ fs.create_subvolume("home")
 fs.mkdir("home/docs")
 for number in range(300):
     fs.create(f"home/docs/note{number:03}")
-    fs.write(f"home/docs/note{number:03}", 0, f"note {number}".encode())
+    fs.write(
+        f"home/docs/note{number:03}", 0, f"note {number}".encode()
+    )
 fs.snapshot("home", "monday")
 
 # %% [markdown]
@@ -26,8 +28,11 @@ full = bm.send(fs, "monday")
 print(f"{full.size:,} bytes:", full.commands)
 for number, command in enumerate(bm.read_stream(full.data)):
     if number in range(8, 15):
-        shown = {name: value for name, value in command.attributes.items() if name != "uuid"}
-        print(command.name, shown)
+        print(command.name)
+        for name, value in command.attributes.items():
+            print(
+                "   ", name, bytes(value) if name == "data" else value
+            )
 
 # %% [markdown]
 # Files are made under a name that no one else has, and renamed then: so the order of the commands
@@ -40,18 +45,22 @@ for number, command in enumerate(bm.read_stream(full.data)):
 #
 # **Guess:** how many of the tree blocks can it pass over without a look?
 
-# %%
+# %% tags=["hide-output"]
 fs.write("home/docs/note100", 0, b"changed")
 fs.unlink("home/docs/note200")
 fs.rename("home/docs/note250", "home/docs/moved")
 fs.snapshot("home", "tuesday")
 blocks = {
-    name: {block.logical for block in fs.subvolume(name).tree.blocks()}
+    name: {
+        block.logical for block in fs.subvolume(name).tree.blocks()
+    }
     for name in ("monday", "tuesday")
 }
 difference = bm.send(fs, "tuesday", parent="monday", explain=True)
-print(f"{len(blocks['monday'])} blocks, {len(blocks['monday'] & blocks['tuesday'])} of them shared")
+shared = blocks["monday"] & blocks["tuesday"]
+print(f"{len(blocks['monday'])} blocks, {len(shared)} of them shared")
 print(f"{difference.size:,} bytes:", difference.commands)
+assert len(shared) > len(blocks["monday"]) / 2
 
 # %% [markdown]
 # The two trees share most of their blocks, and a shared block cannot differ: at the same address
@@ -75,10 +84,13 @@ bm.receive(other, difference.data)
 
 def files(one, name):
     """Paths, sizes and contents."""
-    return one.listing(name)[["path", "size", "sha256"]].sort_values("path").reset_index(drop=True)
+    listing = one.listing(name)[["path", "size", "sha256"]]
+    return listing.sort_values("path").reset_index(drop=True)
 
 
-print("the same:", files(fs, "tuesday").equals(files(other, "tuesday")))
+same = files(fs, "tuesday").equals(files(other, "tuesday"))
+print("the same:", same)
+assert same
 
 # %% [markdown]
 # ## What it costs
@@ -87,7 +99,8 @@ print("the same:", files(fs, "tuesday").equals(files(other, "tuesday")))
 
 # %%
 for name, sent in (("full", full), ("difference", difference)):
-    print(f"{name:10} {sent.work['btrfs_search_slot']:6,} searches, {sent.size:7,} bytes")
+    searches = sent.work["btrfs_search_slot"]
+    print(f"{name:10} {searches:6,} searches, {sent.size:7,} bytes")
 
 # %% [markdown]
 # ## Is this what a kernel does?
@@ -99,17 +112,28 @@ for name, sent in (("full", full), ("difference", difference)):
 
 # %%
 kernel = bm.open(bm.sample("kernel/send/send-truncate/n500"))
+sizes = {}
 for release in ("v4.16", "v6.1", "v6.18"):
     stream = bm.send(kernel, "snap", behaviour=release)
     with bm.create("1G", seed=1) as target:
         bm.receive(target, stream.data)
         equal = files(kernel, "snap").equals(files(target, "snap"))
-    print(f"{release}: {stream.size:,} bytes, {sum(stream.commands.values()):,} commands, {equal=}")
+    sizes[release] = sum(stream.commands.values())
+    print(
+        f"{release}: {stream.size:,} bytes,",
+        f"{sizes[release]:,} commands",
+    )
+    assert equal
 
 # %% [markdown]
-# The old kernel sends more commands. That is the first of the five commits that have notebooks of
+# The old kernel sends more commands. That is the first of the five patches that have notebooks of
 # their own: [a truncate that nobody needed](../send-truncate.ipynb).
-#
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+assert sizes["v4.16"] > sizes["v6.1"] > sizes["v6.18"]
+
+# %% [markdown]
 # ## Exercises
 #
 # **Exercise 1.** Let `commands_for(stream, path)` return the names of the commands of a stream that
@@ -132,39 +156,78 @@ for release in ("v4.16", "v6.1", "v6.18"):
 def commands_for(stream, path): ...  # yours
 
 
-# %% tags=["check"]
-found = commands_for(difference.data, b"docs/note100")
-print("right" if found and found[0] == "write" and found[-1] == "utimes" else "not yet")
+# %% tags=["check", "hide-input"]
+from btrfs_model.base.exercises import judge
+
+
+@judge
+def wrong():
+    for stream, path, right in (
+        (difference.data, b"docs/note100", ["write", "utimes"]),
+        (difference.data, b"docs/note200", ["unlink"]),
+        (
+            full.data,
+            b"docs/note003",
+            ["write", "chown", "chmod", "utimes"],
+        ),
+        (full.data, b"not there", []),
+    ):
+        if (said := commands_for(stream, path)) != right:
+            what = (
+                "the full stream"
+                if stream is full.data
+                else "the difference"
+            )
+            return f"of {path} in {what} it returns {said}"
+    return None
+
 
 # %% [markdown]
-# **Exercise 2.** What does the stream say of a file that was only renamed? Let `renamed()` make a
-# filesystem with one file of 1 MiB, take a snapshot, rename the file, take another, and return the
-# size of the incremental stream.
+# **Exercise 2.** What does the stream say of a file that was only renamed? Let `renamed(old, new,
+# size)` make a filesystem with one file of that size, take a snapshot, rename the file, take
+# another, and return the size of the incremental stream. On what does it depend?
 #
 # <details><summary>A solution</summary>
 #
 # ```python
-# def renamed():
+# def renamed(old, new, size):
 #     with bm.create("256M", seed=1) as one:
-#         one.create("f")
-#         one.write("f", 0, b"f" * (1 << 20))
+#         one.create(old)
+#         one.write(old, 0, b"f" * size)
 #         one.snapshot("", "s1")
-#         one.rename("f", "g")
+#         one.rename(old, new)
 #         one.snapshot("", "s2")
 #         return bm.send(one, "s2", parent="s1").size
 # ```
 #
-# A megabyte was moved in less than a kilobyte.
+# On the lengths of the names, and not on that of the file: a megabyte is moved in less than a
+# kilobyte.
 # </details>
 
 
 # %% tags=["exercise"]
-def renamed(): ...  # yours
+def renamed(old, new, size): ...  # yours
 
 
-# %% tags=["check"]
-size = renamed()
-print("right" if size is not None and size < 1000 else "not yet")
+# %% tags=["check", "hide-input"]
+@judge
+def wrong():
+    for old, new, size in (
+        ("f", "g", 1 << 20),
+        ("f", "g", 100),
+        ("a-long-name", "another-long-name", 5000),
+    ):
+        with bm.create("256M", seed=3) as one:
+            one.create(old)
+            one.write(old, 0, b"c" * size)
+            one.snapshot("", "s1")
+            one.rename(old, new)
+            one.snapshot("", "s2")
+            right = bm.send(one, "s2", parent="s1").size
+        if (said := renamed(old, new, size)) != right:
+            return f"for {old!r}, {new!r}, {size} it returns {said}"
+    return None
+
 
 # %% [markdown]
 # Next: [09](09-reading-ahead.ipynb).

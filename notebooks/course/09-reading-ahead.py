@@ -23,24 +23,46 @@ print(sum(block.level == 0 for block in tree.blocks()), "leaves")
 
 # %%
 reads = bm.reads(fs, "snap", behaviour="v5.12")
-reads.head(8)
+reads[["logical", "level", "kind", "issued_by"]].head(8)
 
 # %% [markdown]
 # ## What a disk does
 #
 # A disk that turns has an arm. It moves to the track, waits until the sector comes by, and reads.
-# The move and the wait take some ten milliseconds; the reading of 16 KiB, a tenth of one. So what
-# counts is not how much is read but how far apart it lies, and whether the disk knows what is
-# wanted next.
-#
+# At 7200 turns a minute the wait alone is half a turn on average, more than 4 ms; the reading of
+# 16 KiB takes less than half of one. So what counts is not how much is read but how far apart it
+# lies, and whether the disk knows what is wanted next.
+
+# %% tags=["claims", "hide-input"]
+# what the text says, of the disk that comes below
+import tomllib
+
+from btrfs_model.base.samples import data_folder
+
+file = data_folder() / "devices/deskstar-7k500.toml"
+disk = tomllib.loads(file.read_text())
+turn = 60_000 / 7200  # milliseconds
+assert disk["rpm"] == 7200 and turn / 2 > 4
+on_track = [zone["sectors_per_track"] for zone in disk["zones"]]
+assert turn * (16 << 10) / 512 / min(on_track) < 1 / 2
+
+# %% [markdown]
 # **Guess:** a send reads all leaves of this tree. How long does that take on a disk, when they lie
 # in order? And on a solid state disk, which has no arm?
 
-# %%
-for device in ("deskstar-7k500", "samsung-850-evo", "samsung-970-evo"):
+# %% tags=["hide-output"]
+all_waited = {}
+for device in (
+    "deskstar-7k500",
+    "samsung-850-evo",
+    "samsung-970-evo",
+):
     table = bm.reads(fs, "snap", behaviour="v5.12", device=device)
-    total, waited = (table.attrs[key] * 1000 for key in ("seconds", "waited"))
-    print(f"{device:16} {total:4.0f} ms, of which the kernel waits {waited:4.0f} ms")
+    total = table.attrs["seconds"] * 1000
+    all_waited[device] = table.attrs["waited"] * 1000
+    print(f"{device:16} {total:4.0f} ms,", end=" ")
+    print(f"of which the kernel waits {all_waited[device]:4.0f} ms")
+assert min(all_waited.values()) > 0
 
 # %% [markdown]
 # The rest of the time is the kernel's own work. Even on the fast device it waits: for one block
@@ -50,14 +72,24 @@ for device in ("deskstar-7k500", "samsung-850-evo", "samsung-970-evo"):
 #
 # While the kernel works on one block, the disk is idle. If the next one were asked for already,
 # both could work at the same time: the kernel **reads ahead**. A send goes through the leaves in
-# order, so it is easy to say what comes next: the blocks behind, in the same node. Since Linux 5.13
-# a full send asks for the next ones always; before, only when they lay close together.
+# order, so it is easy to say what comes next: the blocks behind, in the same node. Before Linux 5.13
+# a send read nothing ahead. Two patches of that release changed it: by the first a full send asks
+# for the next blocks where they lie close together, by the second wherever they lie.
 
 # %%
-for release in ("v5.12", "v5.13"):
-    table = bm.reads(fs, "snap", behaviour=release)
+aheads = []
+for kernel in ("v5.12", "v5.13 - send-reada-always", "v5.13"):
+    table = bm.reads(fs, "snap", behaviour=kernel)
     ahead = int((table["kind"] == "ahead").sum())
-    print(f"{release}: {len(table)} reads, {ahead} of them ahead, {len(table) - ahead} on demand")
+    aheads.append(ahead)
+    print(
+        f"{kernel}: {ahead} reads ahead,",
+        f"{len(table) - ahead} on demand",
+    )
+
+# %% tags=["claims", "hide-input"]
+# what the text says
+assert aheads[0] == 0 < aheads[1] <= aheads[2]
 
 # %% [markdown]
 # ## Is this what a kernel does?
@@ -69,13 +101,18 @@ for release in ("v5.12", "v5.13"):
 kernel = bm.open(bm.sample("kernel/reada/r5k"))
 name = next(path for path in kernel.subvolumes()["path"] if path)
 table = bm.reads(kernel, name, behaviour="v6.1.176")
-wanted = {block.logical for block in kernel.subvolume(name).tree.blocks()}
-print("every block once:", table["logical"].is_unique, "; all of the tree:",
-      wanted <= set(table["logical"]))  # fmt: skip
+wanted = {
+    block.logical for block in kernel.subvolume(name).tree.blocks()
+}
+once = table["logical"].is_unique
+complete = wanted <= set(table["logical"])
+print("every block once:", once)
+print("all of the tree:", complete)
+assert once and complete
 
 # %% [markdown]
 # How much is gained depends on where the blocks lie, on the disk, and on how far ahead one reads:
-# [the notebook of that commit](../send-readahead.ipynb) goes on from here.
+# [the notebook of that patch](../send-readahead.ipynb) goes on from here.
 #
 # ## Exercises
 #
@@ -95,8 +132,20 @@ print("every block once:", table["logical"].is_unique, "; all of the tree:",
 def waited(table): ...  # yours
 
 
-# %% tags=["check"]
-print("right" if waited(reads) == len(reads) - int((reads["kind"] == "ahead").sum()) else "not yet")
+# %% tags=["check", "hide-input"]
+from btrfs_model.base.exercises import judge
+
+
+@judge
+def wrong():
+    for release in ("v5.12", "v5.13", "v6.18"):
+        table = bm.reads(fs, "snap", behaviour=release)
+        if (said := waited(table)) != len(
+            table[table["kind"] != "ahead"]
+        ):
+            return f"of reads of {release} it returns {said}"
+    return None
+
 
 # %% [markdown]
 # **Exercise 2.** What if the kernel read further ahead? The limit is called `always_leaves`, in
@@ -106,7 +155,8 @@ print("right" if waited(reads) == len(reads) - int((reads["kind"] == "ahead").su
 #
 # ```python
 # def waited_with(limit):
-#     return waited(bm.reads(fs, "snap", behaviour="v5.13", limits={"always_leaves": limit}))
+#     limits = {"always_leaves": limit}
+#     return waited(bm.reads(fs, "snap", behaviour="v5.13", limits=limits))
 # ```
 # </details>
 
@@ -115,10 +165,19 @@ print("right" if waited(reads) == len(reads) - int((reads["kind"] == "ahead").su
 def waited_with(limit): ...  # yours
 
 
-# %% tags=["check"]
-small, large = waited_with(16_384), waited_with(1 << 20)
-print("right" if small is not None and small > large else "not yet")
+# %% tags=["check", "hide-input"]
+@judge
+def wrong():
+    for limit in (16_384, 131_072, 1 << 20):
+        limits = {"always_leaves": limit}
+        table = bm.reads(fs, "snap", behaviour="v5.13", limits=limits)
+        if (said := waited_with(limit)) != len(
+            table[table["kind"] != "ahead"]
+        ):
+            return f"for a limit of {limit} bytes it returns {said}"
+    return None
+
 
 # %% [markdown]
-# Next: five commits of the kernel, each a case of its own. The first is [a truncate that nobody
+# Next: five patches of the kernel, each a case of its own. The first is [a truncate that nobody
 # needed](../send-truncate.ipynb).

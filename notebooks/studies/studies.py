@@ -98,9 +98,9 @@ def fiemap_of_shared(behaviour: str, snapshots: int, rewritten: float, extents: 
     """Map the file: walks of back references, how many extents are shared, and the time."""
     fs = file_that_is_shared(snapshots, rewritten, extents)
     with bm.counting() as work:
-        table = bm.fiemap(fs, "", "file", behaviour=behaviour, machine="native-6.18")
+        table = bm.fiemap(fs, "", "file", behaviour=behaviour)
     return {
         "walks": work["find_parent_nodes"],
         "shared": float((table["flags"] & 0x2000 != 0).mean()),
-        "time": table.attrs["time"]["seconds"],
+        "time": table.time("native-6.18").seconds,
     }

@@ -5,11 +5,17 @@ import difflib
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import corpus
+import judges
 import pytest
 from click.testing import CliRunner
+from traces import last_traces
 
 from btrfs_model.cli import cli
 from btrfs_model.experiments.commits import load as load_message
@@ -35,6 +41,44 @@ def patch_of(tree: Path) -> str:
     return f"From: A <a@b>\nSubject: [PATCH] {title}\n\n{''.join(diff)}"
 
 
+TERMINATED = """\
+import sys
+from pathlib import Path
+import btrfs_model.experiments.ab as ab
+place = Path(sys.argv.pop(1))
+ab.build_both = lambda tree, change, shelf, step: (place, place)
+from btrfs_model.cli import main
+main()
+"""
+"""Kernels that are built already."""
+
+
+@judges.MARKS["uml"]
+def test_a_script_ends_with_who_runs_it(tmp_path: Path) -> None:
+    """Its guest too: nothing is left of one that is asked to end."""
+    (tmp_path / "timed").mkdir()
+    (tmp_path / "timed/linux").symlink_to("/usr/bin/linux.uml")
+    tree, seen = tmp_path / "tree", tmp_path / "seen"
+    temporary = tmp_path / ("longer-than-the-name-of-a-socket-may-be" * 3)
+    (tree / "fs/btrfs").mkdir(parents=True)
+    temporary.mkdir()
+    patch, script = tmp_path / "patch", tmp_path / "measure.sh"
+    patch.write_text("--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n")
+    script.write_text(f"mkfs.btrfs -q $DEV; mount $DEV $MNT; echo 1 > {seen}; sleep 1000\n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", TERMINATED, str(tmp_path), "ab", str(tree), str(patch), "--script",
+         str(script)],
+        env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not seen.exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    process.terminate()
+    said = process.communicate()[1]
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert not last_traces(temporary)
+
+
 @pytest.mark.skipif(not corpus.LONG, reason="takes ten minutes (BTRFS_MODEL_TESTS=long)")
 @pytest.mark.skipif(
     not (TREE / FILE).is_file(),
@@ -52,7 +96,8 @@ def test_a_commit_that_was_taken_back(tmp_path: Path) -> None:
     arguments = [str(TREE), str(patch), "--workload", "send-truncate", "--script", str(script),
                  "--runs", "2", "--scale", "0.01", "--json", "-o", str(output)]  # fmt: skip
     ran = CliRunner().invoke(cli, ["ab", *arguments], catch_exceptions=False)
-    rows = {row["what"]: row for row in map(json.loads, ran.stdout.splitlines())}
+    told = [*map(json.loads, ran.stdout.splitlines())]
+    rows = {row["what"]: row for row in reversed(told)}
     known = [row for row in rows.values() if row["modelled"] is not None]
     for row in known:
         assert [row["before"]["value"], row["after"]["value"]] == row["modelled"], row
@@ -61,6 +106,10 @@ def test_a_commit_that_was_taken_back(tmp_path: Path) -> None:
     assert {"stream size", "commands", "send_cmd", "get_cur_path"} <= {row["what"] for row in known}
     sent = rows["# bytes were sent"]
     assert sent["before"]["value"] > sent["after"]["value"]
+    counted = [
+        row for row in rows.values() if row["workload"] == "measure.sh" and row["unit"] == "calls"
+    ]
+    assert {"send_cmd", "send_truncate"} & {row["what"] for row in counted}
     assert rows["receive time"]["reported"] == "1.25x, 20,000 files"
     assert rows["receive time"]["predicted"]["value"] > 1
     assert "1.25x, 20,000 files" in output.read_text()

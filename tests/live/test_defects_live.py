@@ -31,7 +31,8 @@ class Defect(NamedTuple):
 DEFECTS = {
     "send: zeros for a hole go beyond the end of the file": Defect(
         "native/send/hole.c",
-        "\tif (end > sctx->cur_inode_size)\n\t\tend = sctx->cur_inode_size;\n",
+        "\tif (end > sctx->cur_inode_size && TOGGLE(sctx, SEND_NO_HOLE_BEHIND_EOF) &&\n"
+        "\t    TOGGLE(sctx, SEND_HOLE_TO_EOF))\n\t\tend = sctx->cur_inode_size;\n",
         "",
     ),
     "send: a directory is put on its orphan name twice": Defect(

@@ -110,6 +110,32 @@ CASES: dict[str, list[Operation]] = {
         *TWO, ["write", "d/a", 0, 12288, 7], ["write", "d/a", 32768, 4096, 7], ["sync"],
         ["truncate", "d/a", 20480], ["fsync", "d/a"],
     ],
+    "enlarged and cut again after a mount": [
+        *TWO, ["remount"], ["write", "d/b", 0, 4096, 1], ["fdatasync", "d/b"],
+        ["truncate", "d/a", 67536], ["truncate", "d/a", 0], ["fsync", "d/a"],
+    ],
+    "a name taken by no subvolume goes": [
+        ["subvol_create", "s"], ["mkdir", "s/e"], ["create", "s/e/f"], ["remount"],
+        ["subvol_create", "s/e/f"], ["unlink", "s/e/f"], ["snapshot", "s", "k", True],
+        ["create", "s/e/g"], ["fsync", "s/e"],
+    ],
+    "a logged file gets a name in a new directory, the directory above": [
+        ["create", "f"], ["sync"], ["mkdir", "n"], ["write", "f", 0, 100, 1], ["fsync", "f"],
+        ["link", "f", "n/g"], ["fsync", ""],
+    ],
+    "a logged file is moved, the new directory and the old one": [
+        *TWO, ["mkdir", "e"], ["sync"], ["write", "d/a", 0, 10, 3], ["fsync", "d/a"],
+        ["rename", "d/a", "e/a"], ["fsync", "e"], ["fsync", "d"],
+    ],
+    "a logged file loses a name, gets another one, the directory of the third": [
+        *TWO, ["mkdir", "b"], ["mkdir", "c"], ["link", "d/a", "c/l"], ["create", "o"], ["sync"],
+        ["create", "d/z"], ["write", "o", 0, 10, 1], ["fsync", "o"], ["write", "d/a", 0, 10, 2],
+        ["fsync", "d/a"], ["unlink", "c/l"], ["link", "d/a", "b/g"], ["fsync", "d"],
+    ],
+    "a logged file is renamed, the directory after the one above": [
+        *TWO, ["sync"], ["chown", "d/a", 0, 5], ["fsync", "d/a"], ["rename", "d/a", "d/o"],
+        ["create", "g"], ["fsync", ""], ["fsync", "d"],
+    ],
 }  # fmt: skip
 
 

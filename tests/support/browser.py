@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 CHROMIUM = "/usr/bin/chromium"
-WIDTHS = (1280, 400)
+WIDTHS = (1920, 1280, 400)
+SCHEMES = ("light", "dark")
 
 CUT_OFF = """() => {
     const found = [], width = document.documentElement.clientWidth;
@@ -22,6 +23,30 @@ CUT_OFF = """() => {
     return found;
 }"""
 """Elements that leave the page at a side, but for those that scroll by themselves."""
+
+CUT_LABELS = """() => {
+    const found = [];
+    for (const drawing of document.querySelectorAll("svg")) {
+        // what is not cut off by its drawing has the page
+        const own = drawing.getBoundingClientRect(), wide = document.documentElement.clientWidth;
+        const free = getComputedStyle(drawing).overflow === "visible";
+        const all = free ? {left: 0, right: wide, top: own.top - 16, bottom: own.bottom + 16,
+                            width: own.width} : own;
+        if (!all.width || drawing.closest("[hidden]")) continue;
+        for (const one of drawing.querySelectorAll("text")) {
+            const box = one.getBoundingClientRect();
+            const out = Math.max(all.left - box.left, box.right - all.right,
+                                 all.top - box.top, box.bottom - all.bottom);
+            if (box.width && out > 2) found.push(one.textContent.trim() + ": " + Math.round(out));
+        }
+    }
+    for (const one of document.querySelectorAll("td, th"))
+        if (one.getClientRects().length && one.scrollWidth > one.clientWidth + 1
+            && getComputedStyle(one).overflowX !== "auto" && !one.closest("thead, .wide, pre"))
+            found.push("cell: " + one.textContent.trim().slice(0, 60));
+    return found;
+}"""
+"""Labels that leave their drawing, and cells that do not hold what is in them."""
 
 
 @contextmanager
@@ -38,6 +63,8 @@ def chromium() -> Iterator[Any]:
 
 def violations(page: Any) -> list[Any]:
     """What axe finds wrong with a page."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    problems = axe.Axe().run(page).response["violations"]
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    if page.evaluate("'axe' in window"):
+        axe.axe_script = "0"  # it is there already
+    problems = axe.run(page).response["violations"]
     return [(one["id"], one["nodes"][0]["target"]) for one in problems]

@@ -4,7 +4,7 @@
 import struct
 
 import btrfs_model as bm
-from btrfs_model.mount.space import block_group
+from btrfs_model.mount.space.data import ensure_data
 from btrfs_model.ondisk.hashes import csum, name_hash
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
@@ -94,7 +94,7 @@ class Folder:
     def write_extents(self, name: bytes, extents: list[bytes]) -> list[tuple[int, ...]]:
         """A file of several extents, each of whole sectors; returns their references."""
         fs, size = self.fs, sum(map(len, extents))
-        block_group.ensure_data(fs, size)
+        ensure_data(fs, size)
         ino = self._new(name, self.inode(0o100644, size, size), _REG)
         rows, items, at = [], [], 0
         for data in extents:

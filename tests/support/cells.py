@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+NUMBER = 1
+
 
 def quick(a: int, b: int = 0, name: str = "x") -> dict[str, float]:
     """A few numbers that depend on the knobs."""

@@ -19,7 +19,7 @@ from damage import Broken
 import btrfs_model as bm
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import ROOT_ITEM
-from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR
+from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR
 
 
 def dag(image: Path, width: int, top: int) -> None:

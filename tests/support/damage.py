@@ -8,7 +8,7 @@ from pathlib import Path
 
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
-from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR
+from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Item, RawKey

@@ -35,9 +35,8 @@ from btrfs_model.native.items import (
 from btrfs_model.native.items import select as take
 from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.reference.compare import Change
-from btrfs_model.reference.ctree import Reada
-from btrfs_model.volume.compare import compare_trees
+from btrfs_model.volume.compare import Change, compare_trees
+from btrfs_model.volume.ctree import Reada
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree
 

@@ -14,8 +14,8 @@ from btrfs_model.experiments.verify.random_trees import random_tree
 from btrfs_model.experiments.verify.sides import SIZE, ended
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.choice import Choice, select
+from btrfs_model.questions.fiemap.file import Flag
 from btrfs_model.questions.fiemap.mounted import fiemap_mounted
-from btrfs_model.reference.fiemap.call import Flag
 
 SEEDS = range(60 if corpus.LONG else 6)
 

@@ -253,10 +253,10 @@ def test_files_that_are_filled_in_another_order(tmp_path: Path) -> None:
 def test_what_cannot_be_filled() -> None:
     with WritableFilesystem.mkfs(128 << 20) as fs:
         names = ("f", "immutable", "append")
-        files = {name: fs.create(name).ino for name in names}
+        files = {name: fs.create(name) for name in names}
         fs.chattr("immutable", 0x10)
         fs.chattr("append", 0x20)
-        others = {"d": fs.mkdir("d").ino, "p": fs.mknod("p", stat.S_IFIFO | 0o600).ino}
+        others = {"d": fs.mkdir("d"), "p": fs.mknod("p", stat.S_IFIFO | 0o600)}
         fs.sync()
         fs.remount()
         for name, number in [("d", errno.EISDIR), ("p", errno.EINVAL), ("immutable", errno.EPERM),

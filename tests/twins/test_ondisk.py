@@ -26,8 +26,8 @@ from btrfs_model.base.errors import (
     UnsupportedError,
 )
 from btrfs_model.native.choice import select
+from btrfs_model.native.data import name_hashes, sector_sums
 from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.hashes import name_hashes, sector_sums
 from btrfs_model.ondisk import constants, hashes, items, structs
 from btrfs_model.ondisk.chunks import parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
@@ -35,9 +35,9 @@ from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import LAYOUTS, SUPER_BLOCK
 from btrfs_model.ondisk.superblock import INCOMPAT_FLAGS, SUPER_OFFSETS, read_superblocks
 from btrfs_model.questions.dumptree.trees import select_trees
-from btrfs_model.reference.blocks import ReadBy
-from btrfs_model.reference.compare import Change
-from btrfs_model.reference.ctree import Reada
+from btrfs_model.volume.blocks import ReadBy
+from btrfs_model.volume.compare import Change
+from btrfs_model.volume.ctree import Reada
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 

@@ -49,7 +49,7 @@ def both(broken: Broken, ask: dict[str, Any], behaviour: str) -> Any:
 
 
 @pytest.mark.claim("A send of a damaged image is an error or a stream, the same in C and Python.")
-@settings(deadline=None)
+@settings(deadline=None, max_examples=settings.default.max_examples // 2)
 @given(data=st.data())
 def test_damaged_blocks(sound: Broken, data: st.DataObject) -> None:
     ask = data.draw(st.sampled_from(ASKS))

@@ -78,7 +78,7 @@ def test_c_and_python_send_the_same(seed: int) -> None:
             behaviour = choice.choice(PRESETS)
             results = []
             for kernels in ("c", "python"):
-                with bm.use_kernels(kernels):
+                with bm.use_code(kernels):
                     arguments = () if parent is None else (parent, [parent])
                     try:
                         sent = bm.send(fs, snapshot, *arguments, behaviour=behaviour)
@@ -127,7 +127,7 @@ def test_a_link_in_the_way_is_removed_under_its_present_path(
     kernels: str, behaviour: str, path: str
 ) -> None:
     """Its directory was moved away just before, and was named in the stream before that."""
-    with bm.create(SIZE, seed=1) as fs, bm.use_kernels(kernels):
+    with bm.create(SIZE, seed=1) as fs, bm.use_code(kernels):
         for name in ("zero", "one", "two"):
             fs.create(name)
         fs.mkdir("dir")
@@ -166,7 +166,39 @@ def test_names_of_a_file_that_lost_its_links(
     tree = broken.fs().subvolume("s1").tree
     inode = next(item for item in tree.items() if item.key[:2] == (258, ItemType.INODE_ITEM))
     broken.write_item(inode, NLINK_AT, bytes(4))
-    with broken.fs() as fs, bm.use_kernels(kernels):
+    with broken.fs() as fs, bm.use_code(kernels):
         sent = bm.send(fs, "s1", "s0", ["s0"], behaviour=behaviour)
     removed = [one.attributes["path"] for one in bm.read_stream(sent.data) if one.name == "unlink"]
     assert removed == [path]
+
+
+@pytest.mark.parametrize("kernels", ["c", "python"])
+@pytest.mark.claim("`send --no-data` has the length of a hole as a kernel has it: modulo 4 GiB.")
+def test_lengths_of_holes_beyond_4_gib(kernels: str) -> None:
+    """What Linux 6.18.44 sends: a hole of 5 GiB, one of 4 GiB, one at the end of 8 EiB."""
+    with bm.create(SIZE, seed=1) as fs, bm.use_code(kernels):
+        for name in ("disk", "even", "end"):
+            fs.create(name)
+            fs.write(name, 0, b"a" * 8192)
+        fs.snapshot("", "s0")
+        fs.punch_hole("disk", 4096, 4096)
+        fs.write("disk", 5 << 30, b"b" * 4096)
+        fs.punch_hole("even", 0, 8192)
+        fs.write("even", 4 << 30, b"b" * 4096)
+        fs.truncate("end", 4096)
+        fs.truncate("end", (1 << 63) - 1)
+        fs.snapshot("", "s1")
+        fs.sync()
+        sent = bm.send(fs, "s1", "s0", no_file_data=True)
+        holes = [
+            (one.attributes["path"], one.attributes["file_offset"], one.attributes["size"])
+            for one in bm.read_stream(sent.data)
+            if one.name == "update_extent"
+        ]
+    assert holes == [
+        (b"disk", 5 << 30, 4096),
+        (b"disk", 4096, 1073737728),
+        (b"even", 4 << 30, 4096),
+        (b"even", 0, 0),
+        (b"end", 4096, 4294963199),
+    ]

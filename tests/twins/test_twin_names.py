@@ -9,9 +9,14 @@ get shorter.
 """
 
 import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import corpus
@@ -19,7 +24,10 @@ import pytest
 import zstandard
 
 ROOT = corpus.PROJECT
-REFERENCE = ROOT / "btrfs_model" / "reference"
+PACKAGE = ROOT / "btrfs_model"
+REFERENCE = PACKAGE / "reference"
+SEARCH = [PACKAGE / "volume" / "blocks.py", PACKAGE / "volume" / "ctree.py"]
+"""Python that is run beside C, and stands below the reference."""
 DATA = ROOT / "tests" / "data"
 OURS: dict[str, dict[str, str]] = tomllib.loads((ROOT / "tests" / "twin_names.toml").read_text())
 
@@ -46,8 +54,9 @@ def functions(module: ast.Module) -> Iterator[tuple[str, bool]]:
 def beside(file: Path, module: ast.Module) -> list[Path]:
     """Return the C files that a module stands beside."""
     named = re.findall(r"``(native/[\w/]+\.[ch])``", ast.get_docstring(module) or "")
-    place = ROOT / "native" / file.relative_to(REFERENCE).with_suffix(".c")
-    return [ROOT / name for name in named] or [place]
+    return [ROOT / name for name in named] or [
+        ROOT / "native" / file.relative_to(REFERENCE).with_suffix(".c")
+    ]
 
 
 def bare(name: str, topics: set[str]) -> str:
@@ -60,7 +69,7 @@ def bare(name: str, topics: set[str]) -> str:
 
 def room(file: Path) -> tuple[str, str]:
     """Return the table that lists names of a module, and what it calls the module."""
-    path = file.relative_to(REFERENCE).with_suffix("")
+    path = file.relative_to(file.parent if file in SEARCH else REFERENCE).with_suffix("")
     first = path.parts[0].split("_")[0]
     return {
         "blocks": "ctree",
@@ -74,7 +83,7 @@ def room(file: Path) -> tuple[str, str]:
 def names() -> dict[str, dict[str, bool]]:
     """Return by room "module.function" and whether C has the function."""
     found: dict[str, dict[str, bool]] = {}
-    for file in sorted(REFERENCE.rglob("*.py")):
+    for file in sorted([*REFERENCE.rglob("*.py"), *SEARCH]):
         module = ast.parse(file.read_text())
         table, called = room(file)
         places = beside(file, module)
@@ -136,3 +145,63 @@ def test_functions_named_in_prose_are_functions() -> None:
         if name not in known
     ]
     assert not wrong
+
+
+@pytest.mark.claim("What stands in for C, by name, is there.")
+def test_targets_of_twins_are_functions() -> None:
+    named = [
+        (file, target)
+        for file in sorted(PACKAGE.rglob("*.py"))
+        for target in re.findall(r'^ *@twin\("([^"]+)"\)', file.read_text(), re.MULTILINE)
+    ]
+    assert len(named) > 20
+    for file, target in named:
+        module, _, function = target.partition(":")
+        stands_in = getattr(import_module(f"btrfs_model.{module}"), function, None)
+        assert callable(stands_in), f"{file}: {target}"
+
+
+WITHOUT = """
+import sys
+import btrfs_model as bm
+from btrfs_model.cli import main
+
+assert "btrfs_model.reference" not in sys.modules
+with bm.create("256M", seed=1) as fs:
+    fs.mkdir("d")
+    fs.create_files("d", [f"f{i}" for i in range(300)])
+    fs.create("g")
+    fs.write("g", 0, b"x" * 100_000)
+    fs.snapshot("", "one")
+    fs.unlink("d/f7")
+    fs.clone_range("g", "d/f8", 0, 0, 0)
+    fs.snapshot("", "two")
+    fs.create("n")
+    assert fs.fsync("n") == "log"
+    fs.save_crash("crash.img")
+    fs.sync()
+    fs.save("disk.img")
+with bm.open("disk.img") as fs:
+    assert bm.send(fs, "two", "one", ["one"], explain=True).commands["clone"] == 1
+    assert len(bm.fiemap(fs, "two", "g")) and len(bm.reads(fs, "two"))
+    logical = int(bm.extents(fs, "two", "g").disk_bytenr[0])
+    assert len(bm.logical_ino(fs, logical))
+    assert not bm.check(fs, verify_data=True)
+    bm.draw(fs)
+with bm.open("crash.img") as fs, bm.replay_log(fs) as replayed:
+    assert "n" in set(replayed.listing(5).path)
+assert len(bm.replay("send-truncate", 0.01))
+main(["dump-tree", "disk.img"])
+"""
+
+
+@pytest.mark.claim("The package runs without its reference.")
+def test_without_the_reference(tmp_path: Path) -> None:
+    shutil.copytree(
+        PACKAGE, tmp_path / "btrfs_model", ignore=shutil.ignore_patterns("reference", "__pycache__")
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT], cwd=tmp_path, text=True, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "BTRFS_MODEL_DATA": str(ROOT / "data")},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr

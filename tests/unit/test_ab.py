@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import btrfs_model as bm
 from btrfs_model.base.errors import KernelFailedError, KernelMissingError
 from btrfs_model.experiments import ab
 from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.report.ab import page
 from btrfs_model.experiments.verify.times import Taken
 from btrfs_model.experiments.workloads import NAMES, load
-from btrfs_model.kernels import build
+from btrfs_model.kernels import build, scripts
 from btrfs_model.kernels.build import build_both
 from btrfs_model.kernels.change import Change, change_of
 from btrfs_model.patches import Patch
@@ -33,7 +35,7 @@ allnoconfig:
 linux:
 \t@echo "  CC      fs/btrfs/send.o"
 \t@! grep -n 'error' fs/btrfs/send.c || { echo "fs/btrfs/send.c:1:1: error: no"; exit 1; }
-\t@if grep -q slow fs/btrfs/send.c; then sleep 60; fi
+\t@if grep -q slow fs/btrfs/send.c; then sleep 6000; fi
 \t@cat fs/btrfs/send.c fs/btrfs/Makefile kernel/gcov/gcc_base.c > linux
 \t@touch fs/btrfs/send.gcno
 """
@@ -149,6 +151,29 @@ def test_both_kernels_are_built_of_any_tree(tree: Path, tmp_path: Path) -> None:
     assert all((one / "counting/gcov/send.gcno").exists() for one in (tmp_path / "shelf").iterdir())
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_tree_of_links_is_left_as_it_is(tree: Path, tmp_path: Path, whole: bool) -> None:
+    """As `cp -rs` and lndir make them: of files, or of a whole folder; absolute or not."""
+    (tree / "include/kept.h").symlink_to("../fs/btrfs/send.c")
+    farm = tmp_path / "farm"
+    if whole:
+        farm.mkdir()
+        for one in tree.iterdir():
+            (farm / one.name).symlink_to(Path("..", "tree", one.name))
+    else:
+        subprocess.run(["cp", "-rs", str(tree), str(farm)], check=True)
+    (farm / "dangling").symlink_to("nowhere")
+    (farm / "loop").symlink_to("/proc/self/cwd/loop" if whole else farm / "loop")
+    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    build.build(farm, tmp_path / "output", lambda text: None)
+    assert (tmp_path / "output/linux").read_text().endswith("GCOV_PROFILE := y\n\t(void)0;\n")
+    patch = tmp_path / "patch"
+    patch.write_text("--- a/fs/btrfs/send.c\n+++ b/fs/btrfs/send.c\n@@ -1 +1,2 @@\n one\n+two\n")
+    timed = built(farm, change_of(farm, str(patch)), tmp_path / "shelf")[:2]
+    assert [text.partition("obj")[0] for text in timed] == ["one\n", "one\ntwo\n"]
+    assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
+
+
 def test_kernels_are_kept(tree: Path, tmp_path: Path) -> None:
     change = change_of(tree, committed(tree))
     said: list[str] = []
@@ -200,11 +225,11 @@ def test_nothing_is_left_of_a_build_that_is_stopped(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     shelf = tmp_path / "cache/btrfs-model/kernels"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while not sleeping(shelf) and time.monotonic() < end:
         time.sleep(0.05)
     process.send_signal(how)
-    assert process.wait(60) == (130 if how == signal.SIGINT else -how)
+    assert process.wait(600) == (130 if how == signal.SIGINT else -how)
     assert process.stderr is not None
     process.stderr.close()
     while sleeping(shelf) and time.monotonic() < end:
@@ -252,6 +277,52 @@ def test_what_is_none_after_has_no_ratio() -> None:
     row = ab.row_of("w", before, after, "calls")
     assert row.ratio is None
     assert row.cells == ("calls (calls)", "", "", "", "4", "0")
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "why"),
+    [
+        ("[[ $BASH_VERSION ]]\n", ["bash"], ""),
+        ("#!/bin/sh -e\necho 1\n", ["sh", "-e"], ""),
+        ("#! /usr/bin/env -S python3 -B\nprint(1)\n", ["env", "-S python3 -B"], ""),
+        ("#!/bin/cat\nif no shell (\n", ["cat"], ""),
+        ("echo 1\nif true; then\n", ["bash"], r"measure: line \d: syntax error"),
+        ("#!/bin/sh\ncase\n", ["sh"], "measure: .*: Syntax error|syntax error"),
+        ("#!/usr/bin/env python3\nprint(1\n", ["env", "python3"], "measure: line 2: SyntaxError: "),
+        ("#!/usr/bin/env nowhere\n", ["env", "nowhere"], "env is to look for no program: "),
+        ("#!/nowhere\n", None, "its first line names no program: #!/nowhere$"),
+        ("#!\n", None, "its first line names no program: #!$"),
+    ],
+)  # fmt: skip
+def test_a_script_is_read_by_its_interpreter_before_anything_is_built(
+    tree: Path, tmp_path: Path, text: str, command: list[str] | None, why: str
+) -> None:
+    script, patch = tmp_path / "measure", tmp_path / "patch"
+    script.write_text(text)
+    if command is not None:
+        program, *rest = scripts.command_of(script)
+        assert [Path(program).name, *rest] == [*command, str(script)]
+    if not why:
+        scripts.check(script)
+        return
+    patch.write_bytes(b"--- a/fs/btrfs/send.c\n+++ b/fs/btrfs/send.c\n@@ -1 +1,2 @@\n one\n+two\n")
+    with pytest.raises((KernelFailedError, KernelMissingError), match=why) as error:
+        ab.compare(tree, str(patch), (), script, 1, None, lambda text: pytest.fail(text))
+    assert "\n" not in str(error.value)
+
+
+def test_a_workload_that_there_is_not_is_named_before_anything_is_built(tree: Path) -> None:
+    name = committed(tree)
+    with pytest.raises(bm.BtrfsModelError, match=r"no workload 'log-dri'.*did you mean 'log-dir'"):
+        ab.compare(tree, name, ("log-dri",), None, 1, None, lambda text: pytest.fail(text))
+
+
+def test_counts_that_chance_explains_are_no_difference() -> None:
+    """Of two runs each: a thread came once more, or the change calls it less often."""
+    sides = [[Counter(by_chance=4, less=9, alone=1), Counter(by_chance=6, less=8)],
+             [Counter(by_chance=5, less=7), Counter(by_chance=5, less=5)]]  # fmt: skip
+    (row,) = ab._differing("measure.sh", sides, None)
+    assert (row.what, row.before.value, row.after.value) == ("less", 8.5, 6)
 
 
 def test_numbers_that_a_script_says_are_found() -> None:

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 import btrfs_model as bm
+from btrfs_model.base.counters import Work
 from btrfs_model.volume.memory import Memory
 
+FS = object()
+NOTHING = bm.SendResult(None, 0, {}, Work())
 # What each public name is called with; arguments are then replaced by a wrong one, in turn.
 CALLS: dict[str, tuple[Any, ...]] = {
     "Behaviour.parse": ("v6.18",),
@@ -22,28 +25,34 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "WritableFilesystem.load": ("disk.img",),
     "build": ("send-truncate", 0.01),
     "check": ("disk.img",),
+    "commit": (FS,),
     "create": ("1G",),
-    "draw": ("fs",),
-    "du": ("fs", "snap"),
-    "extent_references": ("fs", "snap", "f"),
-    "extents": ("fs", "snap", "f"),
-    "fiemap": ("fs", "snap", "f"),
-    "logical_ino": ("fs", 0),
+    "draw": (FS,),
+    "du": (FS, "snap"),
+    "extent_references": (FS, "snap", "f"),
+    "extents": (FS, "snap", "f"),
+    "fiemap": (FS, "snap", "f"),
+    "fiemap_mounted": (FS, "f"),
+    "fsync": (FS, "f"),
+    "load": ("disk.img",),
+    "logical_ino": (FS, 0),
     "open": ("disk.img",),
+    "ratio": (NOTHING, NOTHING),
     "read_stream": (b"",),
-    "reads": ("fs", "snap"),
-    "receive": ("fs", b""),
+    "reads": (FS, "snap"),
+    "receive": (FS, b""),
     "receiver_calls": ((),),
     "replay": ("send-truncate", 0.01),
-    "replay_log": ("fs",),
+    "replay_log": (FS,),
     "sample": ("name",),
-    "send": ("fs", "snap"),
+    "send": (FS, "snap"),
     "tree_stats": ("disk.img",),
     "workload": ("mine", print, print, ["send-utimes-cache"]),
 }
 # What takes nothing, what only the model makes, and what is no call.
 OTHERS = {
-    "BtrfsModelError", "counting", "errors", "sweep", "toggles", "use_kernels",
+    "BtrfsModelError", "Device", "Limits", "Machine", "SendResult", "counting", "errors",
+    "script", "sweep", "toggles", "use_code",
 }  # fmt: skip
 
 
@@ -75,14 +84,14 @@ def test_every_public_name_is_looked_at() -> None:
 def test_a_wrong_type_is_named(name: str, parameter: str, wrong: Any, fs: bm.Filesystem) -> None:
     function = called(name)
     signature = inspect.signature(function)
-    given = signature.bind_partial(*(fs if one == "fs" else one for one in CALLS[name])).arguments
+    given = signature.bind_partial(*(fs if one is FS else one for one in CALLS[name])).arguments
     given[parameter] = wrong
     if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
         given[parameter] = (wrong,)
     positional = [
         one for one in given if signature.parameters[one].kind is not inspect.Parameter.KEYWORD_ONLY
     ]
-    if name == "receive" and parameter != "fs":
+    if name in ("receive", "fiemap_mounted", "fsync", "commit") and parameter != "fs":
         given["fs"] = bm.create("256M")
     bound = inspect.BoundArguments(signature, {one: given[one] for one in [*positional, *given]})
     with pytest.raises(TypeError) as error:
@@ -97,7 +106,8 @@ def test_a_wrong_type_is_named(name: str, parameter: str, wrong: Any, fs: bm.Fil
         ("bm.Behaviour.parse(5)", "Behaviour.parse(): text is a str or Behaviour, not int"),
         ("bm.logical_ino(fs, 'f')", "logical_ino(): logical is an int, not str"),
         ("bm.send(fs, 'snap', clone_sources=[5.5])",
-         "send(): clone_sources is an iterable of str or bytes or int or Subvolume, not [5.5]"),
+         "send(): clone_sources is an iterable of str or bytes or int or Subvolume or None, not "
+         "[5.5]"),
         ("bm.reads(fs, 'snap', limits={'near': 'far'})",
          "reads(): limits is a Limits, mapping of str to int or None, not {'near': 'far'}"),
         ("bm.reads(fs, 'snap', limits={'nearr': 5})",
@@ -146,5 +156,5 @@ def test_numbers_of_numpy_are_numbers(fs: bm.Filesystem) -> None:
 
 def test_there_are_two_kinds_of_kernels() -> None:
     refused = pytest.raises(ValueError, match=r"choice is 'c' or 'python', not 'rust'$")
-    with refused, bm.use_kernels("rust"):  # type: ignore[arg-type]
+    with refused, bm.use_code("rust"):  # type: ignore[arg-type]
         pass

@@ -5,18 +5,23 @@ import io
 import json
 import os
 import pty
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
 import corpus
 import pytest
+from damage import Broken
 
 import btrfs_model as bm
 from btrfs_model.cli import cli, run
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import QGROUP_STATUS_ITEM
 
 COMMANDS = list(cli.commands) or cli.list_commands(click.Context(cli))
 N500 = "send/send-truncate/n500"
@@ -102,7 +107,7 @@ NOT_BUILT = "the C kernels of btrfs_model are not built: run `make build` in its
 @pytest.mark.parametrize(
     ("code", "status", "last"),
     [
-        ("bm.open", 1, f"btrfs_model.native.door.NotBuiltError: {NOT_BUILT}"),
+        ("bm.open", 1, f"btrfs_model.base.errors.NotBuiltError: {NOT_BUILT}"),
         ("from btrfs_model.cli import main; main(['--help'])", 0, ""),
     ],
 )
@@ -118,6 +123,68 @@ def test_commands_of_a_clone_that_is_not_built() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.splitlines() == [f"btrfs-model: {NOT_BUILT}"]
+
+
+def test_neither_c_nor_python() -> None:
+    ran = subprocess.run(
+        [*PROGRAM, "reads", bm.sample("kernel/send/send-utimes/n200"), "snap1"],
+        env={**os.environ, "BTRFS_MODEL_KERNELS": "pyton"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "btrfs-model: BTRFS_MODEL_KERNELS=pyton: neither 'c' nor 'python'; did you mean 'python'?\n"
+    )
+
+
+ROW = 'NEW_ONE = ("new-one", "0123456789ab", "4.17", "btrfs: x", "y")\n    '
+
+
+@pytest.mark.claim(
+    "A compiled module that was built of other sources is refused in one line, and never asked."
+)
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("btrfs_model/patches.py", "SEND_SKIP_TRUNCATE = (", f"{ROW}SEND_SKIP_TRUNCATE = ("),
+        ("btrfs_model/patches.py", "        Asked.PYTHON,\n", ""),
+        ("btrfs_model/base/counters.py", '"btrfs_search_slot", ', ""),
+        ("btrfs_model/base/codes.py", "BAD_LEVEL = -8", "BAD_LEVEL = -108"),
+        ("native/send/send.c", "int", "long"),
+        ("native/kernels.h", "kernels.h", "kernel.h"),
+    ],
+    ids=["a-toggle", "asked-by-c", "a-counter", "a-code", "c", "a-header"],
+)
+def test_a_clone_that_was_built_of_other_sources(
+    file: str, old: str, new: str, tmp_path: Path
+) -> None:
+    import btrfs_model
+
+    clone = Path(btrfs_model.__file__).parents[1]
+    if not (clone / "native").is_dir():
+        pytest.skip("an installed package has no sources of C")
+    for folder in ("btrfs_model", "native"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.o", "build", "data")
+        shutil.copytree(clone / folder, tmp_path / folder, ignore=ignored)
+
+    def ask() -> subprocess.CompletedProcess[str]:
+        code = "from btrfs_model.cli import main; main(['subvolumes', '/dev/null'])"
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": "."},
+            capture_output=True, text=True,
+        )  # fmt: skip
+
+    # times alone are no reason
+    (tmp_path / "native" / "send" / "send.c").touch()
+    assert "built" not in ask().stderr
+    text = (tmp_path / file).read_text()
+    assert old in text
+    (tmp_path / file).write_text(text.replace(old, new, 1))
+    ran = ask()
+    assert (ran.returncode, ran.stdout) == (1, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith(f"btrfs-model: {tmp_path}/btrfs_model/native/_native")
+    assert line.endswith(": run `make build` in its folder")
+    assert str(tmp_path / (file if file.endswith(".py") else "native")) in line
 
 
 def test_runs_as_a_program() -> None:
@@ -219,7 +286,7 @@ def test_every_command_has_examples(btrfs_model, name: str) -> None:
         ["replay", "--scale", "huge"],
         ["dump-tree", "image", "--min-key", "1,2,3,4"],
         ["dump-tree", "image", "--min-key", "x"],
-        ["dump-tree", "image", "--json", "--parquet", "file"],
+        ["dump-tree", "image", "--json", "--out", "file"],
         ["dump-tree", "image", "--follow"],
         ["dump-stream", "stream", "--data"],
     ],
@@ -267,7 +334,10 @@ def test_send_explains_beside_the_stream(btrfs_model, image: Path, tmp_path: Pat
     assert row[1] == "500" and "before 4.17" in row[4]
     out = tmp_path / "stream"
     ran = btrfs_model(*ask, "commands", "-f", out)
-    assert (ran.status, ran.err, out.read_bytes()) == (0, "", result.data)
+    assert (ran.status, out.read_bytes()) == (0, result.data)
+    assert ran.err.splitlines() == [
+        line for line in lines if line.startswith("btrfs-model: note: ")
+    ]
     head, *rows = (line.split("\t") for line in ran.lines)
     assert head == list(result.causes.columns)
     assert rows == [[str(cell) for cell in row] for row in result.causes.itertuples(index=False)]
@@ -407,7 +477,7 @@ def test_parent_is_picked_as_btrfs_send_does(small_image: Path) -> None:
 
 
 def pick(image: Path, sent: str, sources: list[str]) -> str:
-    from btrfs_model.cli.streams import find_good_parent
+    from btrfs_model.questions.send.parent import find_good_parent
 
     with bm.open(image) as fs:
         found = find_good_parent(fs, fs.subvolume(sent), [fs.subvolume(name) for name in sources])
@@ -594,7 +664,7 @@ def test_dump_tree(btrfs_model, image: Path, tmp_path: Path) -> None:
     ]
     assert [(row["key"]["objectid"], row["key"]["type"]) for row in rows] == [(257, 1), (257, 12)]
     table = tmp_path / "items.parquet"
-    assert btrfs_model("dump-tree", image, "--parquet", table).status == 0
+    assert btrfs_model("dump-tree", image, "--out", table).status == 0
     assert table.read_bytes()[:4] == b"PAR1"
     block = rows[0]["leaf"]
     assert f"leaf {block} " in btrfs_model("dump-tree", image, "-b", block).lines[0]
@@ -701,9 +771,9 @@ def test_what_cannot_be_written_is_named(image: Path, tmp_path: Path) -> None:
             assert ran.returncode == 1, arguments
             assert ran.stderr == b"btrfs-model: standard output: No space left on device\n"
     for arguments in (
-        ["reads", image, "snap", "--parquet", "/dev/full"],
-        ["du", image, "--parquet", "/dev/full"],
-        ["dump-tree", image, "--parquet", "/dev/full"],
+        ["reads", image, "snap", "--out", "/dev/full"],
+        ["du", image, "--out", "/dev/full"],
+        ["dump-tree", image, "--out", "/dev/full"],
         ["fiemap", image, "snap", "file_1", "--work", "/dev/full"],
     ):
         command = [*PROGRAM, *map(str, arguments)]
@@ -735,3 +805,116 @@ def test_sizes_that_are_none(btrfs_model, tmp_path: Path, size: str) -> None:
     assert not image.exists()
     limit = f"near={size}"
     assert btrfs_model("reads", scenario, "snap", "--limits", limit).status == 2
+
+
+@pytest.mark.claim("A mistake in `reads` is one line, also while modules are imported beside it.")
+@pytest.mark.parametrize("mistake", [["--device", "nothere"], ["-p", "nothere"], ["-c", "nothere"]])
+def test_a_mistake_in_reads_is_one_line(mistake: list[str]) -> None:
+    command = ["reads", str(bm.sample("zstd")), "snap", *mistake]
+    ended = subprocess.run(
+        [sys.executable, "-m", "btrfs_model.cli", *command], capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("btrfs-model: ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["patches"], ["sample"], ["sample", "--json"], ["--help"]])
+def test_a_closed_output_is_one_line(arguments: list[str]) -> None:
+    """As of other tools; no file that is opened gets its number."""
+    ran = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *arguments], stderr=subprocess.PIPE, text=True
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == "btrfs-model: standard output: Bad file descriptor\n"
+
+
+def test_closed_errors_and_input(image: Path) -> None:
+    for closed, status in (("2>&-", 0), ("<&-", 0)):
+        command = ["sh", "-c", f'exec "$@" {closed}', "sh", *PROGRAM, "subvolumes", str(image)]
+        ran = subprocess.run(command, capture_output=True, text=True)
+        assert (ran.returncode, ran.stderr) == (status, "") and ran.stdout
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *PROGRAM, "dump-stream", "-"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 1 and len(ran.stderr.splitlines()) == 1, ran.stderr
+
+
+@pytest.mark.parametrize("made", ["raise KeyboardInterrupt", "raise ImportError"])
+def test_an_interrupt_of_an_import(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules in C make another error of it; it ends the program nevertheless, in silence."""
+
+    def interrupted(_: str) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            exec(made)
+
+    monkeypatch.setattr("btrfs_model.cli.import_module", interrupted)
+    assert run(["patches"]) == 130
+
+
+def test_an_interrupt_while_it_starts() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "import btrfs_model.cli"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="there is no such file")
+def test_what_has_no_size_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "/proc/self/mem"]) == 1
+    assert capfd.readouterr().err == "btrfs-model: /proc/self/mem: Invalid argument\n"
+
+
+def test_patches_by_the_id_of_a_commit(capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("3e49363b", "3E49363BE633", "3e49363be633" + "0" * 28):
+        assert run(["patches", name]) == 0
+        assert capfd.readouterr().out.startswith("slug       send-utimes-cache\n")
+    assert run(["patches", "deadbeef"]) == 1
+    assert capfd.readouterr().err == "btrfs-model: there is no toggle 'deadbeef'\n"
+
+
+@pytest.mark.claim("`qgroups` says what the flags of quotas say, as btrfs-progs do.")
+@pytest.mark.parametrize(
+    ("flag", "line"),
+    [
+        (4, "warning: qgroup data inconsistent, rescan recommended"),
+        (2, "warning: rescan is running, qgroup data may be incorrect"),
+        (8, "note: simple quotas: extents count for who allocated them"),
+    ],
+)
+def test_qgroups_says_flags(
+    flag: int, line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with bm.create("256M", seed=1) as fs:
+        fs.quota_enable()
+        fs.sync()
+        fs.save(tmp_path / "image")
+    broken = Broken(tmp_path / "image")
+    with broken.fs() as fs:
+        status = next(
+            item for item in fs.tree(ObjectId.QUOTA_TREE).items()
+            if item.key.type == ItemType.QGROUP_STATUS
+        )  # fmt: skip
+    at = int(QGROUP_STATUS_ITEM.dtype.fields["flags"][1])
+    broken.write_item(status, at, (1 | flag).to_bytes(8, "little"))
+    broken.store(tmp_path / "image", [status.block])
+    assert run(["qgroups", str(tmp_path / "image")]) == 0
+    assert capfd.readouterr().err == f"btrfs-model: {tmp_path / 'image'}: {line}\n"
+
+
+def test_what_is_half_written_goes_when_asked_to_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "btrfs_model.cli", "sample"]
+    image = tmp_path / "disk.img"
+    with subprocess.Popen([*command, "kernel/send/send-readahead/n5000", "-o", image]) as program:
+        while program.poll() is None and not any(tmp_path.iterdir()):
+            time.sleep(0.001)
+        program.terminate()
+    assert program.returncode in (0, 128 + signal.SIGTERM)
+    assert [path for path in tmp_path.iterdir() if path != image] == []

@@ -5,8 +5,10 @@ import re
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import corpus
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,28 @@ from btrfs_model.drawings.picture import CHAR, Drawing
 from btrfs_model.ondisk.keys import ItemType
 
 SVG = "{http://www.w3.org/2000/svg}"
+CONTRASTS = """() => {
+    const light = colour => {
+        const parts = colour.match(/[\\d.]+/g).map(part => part / 255).map(part =>
+            part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+    };
+    const found = [];
+    for (const svg of document.querySelectorAll("svg")) {
+        if (!svg.checkVisibility()) continue;
+        const paper = svg.querySelector("rect");
+        for (const text of svg.querySelectorAll("text")) {
+            const box = text.parentElement.querySelector(":scope > rect") || paper;
+            const behind = getComputedStyle(box);
+            const [low, high] = [light(behind.fill), light(getComputedStyle(text).fill)].sort(
+                (one, other) => one - other);
+            found.push([(high + 0.05) / (low + 0.05), behind.fill, text.textContent]);
+        }
+    }
+    return found;
+}"""
+LIGHT = {"rgb(255, 255, 255)", "rgb(232, 235, 240)"}
+DARK = {"rgb(20, 24, 31)", "rgb(42, 48, 59)"}
 LOG = "kernel/log/nd/nd_20_5/5.10/crash2"
 
 
@@ -170,6 +194,40 @@ def test_commands_stand_beside_their_items() -> None:
         check_picture(bm.draw(bm.send(fs, "two", explain=True)))
 
 
+@pytest.mark.claim(
+    "Drawings fit into pages of 400 pixels and more, and are dark where the page is or its reader "
+    "wants it; all text has a contrast of 4.5 to 1, and no line to an item's data crosses another.",
+    "Chromium",
+)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280, 1920])
+def test_drawings_on_a_page(browser: Any, width: int, scheme: str) -> None:
+    with build(30, [3, 17], 16384) as fs:
+        block = fs.image.block(fs.subvolume("one").tree.bytenr)
+        sent = bm.send(fs, "two", parent="one", explain=True)
+        drawings = [bm.draw(fs), bm.draw(block), bm.draw(sent)]
+        steps = bm.draw({"a": bm.draw(fs.subvolume("one")), "b": bm.draw(fs.subvolume("two"))})
+    for theme in ("", ' data-theme="light"', ' data-theme="dark"'):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        body = "".join(one._repr_html_() for one in (*drawings, steps))
+        page.set_content(f"<!DOCTYPE html><html lang=en{theme}><title>x</title>{body}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        seen = page.evaluate(CONTRASTS)
+        assert len(seen) > 50
+        assert [one for one in seen if one[0] < 4.5] == []
+        is_dark = theme.endswith('dark"') or (not theme and scheme == "dark")
+        assert {one[1] for one in seen} <= (DARK if is_dark else LIGHT)
+        page.close()
+
+
+def test_no_line_of_a_leaf_crosses_another() -> None:
+    with build(30, []) as fs:
+        for block in leaves(fs):
+            lines = sorted(bm.draw(block).lines, key=lambda line: line.y1)
+            ends = [line.y2 for line in lines]
+            assert ends == sorted(ends)
+
+
 def test_hostile_names_are_text() -> None:
     with bm.create(128 << 20, seed=1) as fs:
         fs.create(b"<script>&\x1b[31m\xff")
@@ -235,3 +293,33 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ):
         assert run(["draw", str(path), *arguments])
         assert says in capsys.readouterr().err
+
+
+def test_roots_in_a_fold_have_a_place() -> None:
+    """The relocation trees of a balance under way are so many that their roots are folded."""
+    with bm.open(bm.sample("kernel/balance/relocation")) as fs:
+        drawing = bm.draw(fs)
+    check_picture(drawing)
+    folds = [box for box in drawing.boxes if box.is_fold]
+    assert any(link.target in folds and link.row is None for link in drawing.links)
+
+
+@pytest.mark.claim("Keys in drawings are named as `dump-tree` and btrfs-progs name them.")
+def test_keys_are_named_as_by_dump_tree(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with bm.create(256 << 20, seed=1) as fs:
+        fs.sync()
+        fs.save(tmp_path / "image")
+    run(["dump-tree", str(tmp_path / "image")])
+    dumped = set(re.findall(r"key \((.*?)\) item", capfd.readouterr().out))
+    with bm.open(tmp_path / "image") as fs:
+        boxes = bm.draw(fs).boxes
+    drawn = {key for box in boxes for row in box.rows for key in re.findall(r"^\((.*?)\)", row)}
+    assert {"DEV_ITEMS DEV_ITEM 1", "1 DEV_EXTENT 13631488"} < drawn
+    assert drawn <= dumped
+
+
+@pytest.mark.claim("The drawing in README is what `btrfs-model draw --sample` draws.")
+def test_the_drawing_of_readme(tmp_path: Path) -> None:
+    assert run(["draw", "--sample", "-o", str(tmp_path / "sample.svg")]) == 0
+    shown = corpus.PROJECT / "docs" / "sample.svg"
+    assert shown.read_bytes() == (tmp_path / "sample.svg").read_bytes()

@@ -14,7 +14,7 @@ from typing import Any
 import corpus
 import nbformat
 import pytest
-from browser import CUT_OFF, WIDTHS, violations
+from browser import CUT_OFF, SCHEMES, WIDTHS, violations
 from damage import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,8 +30,7 @@ from btrfs_model.ondisk.keys import ItemType, item_type_name
 from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR
 from btrfs_model.questions.dumptree.text import BlockText
 from btrfs_model.questions.dumptree.trees import pointed_at, rooted_trees
-from btrfs_model.reference.compare import Change
-from btrfs_model.volume.compare import compare_trees
+from btrfs_model.volume.compare import Change, compare_trees
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 
@@ -40,6 +39,48 @@ NAMES = (
     b"<img src=x onerror=document.title='run'>", b"<script>document.title='run'<!--",
     b"a\nb\x1b[31m", b"\xff\xfe", "\u202egpj.exe".encode(), b"&lt;b&gt;", b"sel\xc3\xa9\xc3",
 )  # fmt: skip
+
+ROWS = """(tables => tables.flatMap(one =>
+    [...one.querySelectorAll("tbody tr")].map(row =>
+        [...row.cells].map(cell => cell.textContent))))(
+    [...document.querySelectorAll("#shown table")])"""
+
+BROKEN = """() => [
+    ...document.querySelectorAll("#shown th[scope], #shown td:nth-child(n+4)"),
+].filter(cell => {
+    const range = document.createRange(), text = cell.firstChild;
+    if (!text || text.nodeType !== Node.TEXT_NODE) return false;
+    const words = [...text.data.matchAll(/[^\\s,]+/g)];
+    return words.some(word => {
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        return range.getClientRects().length > 1;
+    });
+}).map(cell => cell.textContent)"""
+"""Cells in which a word or a number is broken in two."""
+
+
+PACKED = """addresses => Promise.all(addresses.map(async at => {
+    const block = await blockAt(BigInt(at));
+    let text = "";
+    for (let from = 0; from < block.length; from += 16384)
+        text += String.fromCharCode(...block.subarray(from, from + 16384));
+    return btoa(text);
+}))"""
+"""Bytes of blocks in base 64."""
+
+SHOWN_ITEMS = """async items => {
+    const found = [], textOf = id => document.getElementById(id)?.textContent;
+    for (const [tree, at, slot] of items) {
+        await showItem(treeOf(tree) || trees[0], BigInt(at), slot);
+        const last = [...document.querySelectorAll("#shown table")].at(-1);
+        const rows = [...last.querySelectorAll("tbody tr")];
+        found.push([textOf("text"), textOf("hex"),
+                    rows.map(row => [...row.cells].map(cell => cell.textContent))]);
+    }
+    return found;
+}"""
+"""The dump of each item, its bytes, and the table of its fields."""
 
 
 class Shown:
@@ -138,17 +179,6 @@ def blocks_of(image: Image) -> dict[int, Tree]:
     return found
 
 
-def without_unused(block: bytes) -> bytes:
-    """A tree block in which 0 stands for what is unused."""
-    head = HEADER.unpack(block)
-    end = HEADER.size + head.nritems * (KEY_PTR if head.level else ITEM).size
-    behind = len(block)
-    if not head.level and head.nritems:
-        last = ITEM.view(block, head.nritems, HEADER.size)[-1]
-        behind = HEADER.size + int(last["offset"])
-    return block[:end] + bytes(behind - end) + block[behind:]
-
-
 def images() -> list[str]:
     """Of each feature, and some with logs."""
     features = [name for name in corpus.images("features") if "two-devices" not in name]
@@ -158,27 +188,18 @@ def images() -> list[str]:
 # ------------------------------------------------------------------------- bytes and fields --
 
 
-@pytest.mark.claim("A page of `explore` has all used bytes of all tree blocks.")
+@pytest.mark.claim("A page of `explore` has all bytes of all tree blocks.")
 @pytest.mark.parametrize("name", images())
 def test_blocks(name: str, show: Any) -> None:
     with bm.open(corpus.image(name)) as fs:
         one = show(fs)
         blocks = blocks_of(fs.image)
         assert set(blocks) == set(map(int, one.page.evaluate("[...places.keys()].map(String)")))
-        for address in blocks:
-            packed = (
-                one.page.evaluate(
-                    "async at => btoa(String.fromCharCode(...await blockAt(BigInt(at))))",
-                    str(address),
-                )
-                if fs.image.nodesize < 65536
-                else one.page.evaluate(
-                    "async at => btoa(Array.from(await blockAt(BigInt(at)), one => "
-                    "String.fromCharCode(one)).join(''))",
-                    str(address),
-                )
-            )
-            assert base64.b64decode(packed) == without_unused(bytes(fs.image.block(address)))
+        some = list(blocks)
+        for at in range(0, len(some), 64):
+            packed = one.page.evaluate(PACKED, list(map(str, some[at : at + 64])))
+            for address, text in zip(some[at:], packed, strict=False):
+                assert base64.b64decode(text) == bytes(fs.image.block(address))
 
 
 def item_text(image: Image, tree: Tree, address: int, slot: int) -> str:
@@ -203,28 +224,27 @@ def items_of(image: Image) -> list[tuple[Tree, int, int]]:
     return found
 
 
-def check_item(one: Shown, fs: bm.Filesystem, tree: Tree, address: int, slot: int) -> None:
-    one.page.evaluate(
-        "([tree, at, slot]) => showItem(treeOf(tree) || trees[0], BigInt(at), slot)",
-        [str(tree.objectid), str(address), slot],
-    )
-    text = item_text(fs.image, tree, address, slot)
-    assert one.page.text_content("#text") == text
+def check_item(
+    fs: bm.Filesystem, place: tuple[Tree, int, int], text: str, hexes: str, rows: list[list[str]]
+) -> None:
+    tree, address, slot = place
+    assert text == item_text(fs.image, tree, address, slot)
     item = Tree.item(fs.image.block(address), slot)
     if item.data:
-        dump = "".join(line[5:54] for line in one.page.text_content("#hex").splitlines())
+        dump = "".join(line[5:54] for line in hexes.splitlines())
         assert bytes.fromhex(dump) == bytes(item.data)
     # each field stands beside its bytes, with a value that the dump has too
-    rows = one.page.evaluate(
-        "[...document.querySelectorAll('#shown table')].at(-1).querySelectorAll('tbody tr').length"
-        " ? [...[...document.querySelectorAll('#shown table')].at(-1).querySelectorAll('tbody tr')]"
-        ".map(row => [...row.cells].map(cell => cell.textContent)) : []"
-    )
-    for _, value, _ in rows:
+    for _, value, *_ in rows:
         assert all(word in text for word in value.split())
+    copies = fs.image.copies(address)
+    for _, _, shown, at, on_device, _ in rows:
+        if copies and on_device[0].isdigit() and not shown.endswith("…"):
+            number = int(on_device.replace(",", ""))
+            wanted = bytes(fs.image.block(address)[int(at) : int(at) + 4])
+            assert bytes(fs.image.view[number : number + len(wanted)]) == wanted
     layout = LAYOUTS.get(item.key.type)
     if layout is not None and len(item.data) >= layout.size:
-        for name, _, shown in rows:
+        for name, _, shown, *_ in rows:
             width, at = _place(layout, name)
             if width and not shown.endswith("…"):
                 assert bytes.fromhex(shown) == bytes(item.data[at : at + width]), name
@@ -259,8 +279,9 @@ def test_fields_of_random_items(show: Any) -> None:
             items = items_of(fs.image)
             some = chosen.sample(items, min(len(items), 1000 // len(names) + 20))
             seen += len(some)
-            for item in some:
-                check_item(one, fs, *item)
+            places = [[str(tree.objectid), str(at), slot] for tree, at, slot in some]
+            for item, shown in zip(some, one.page.evaluate(SHOWN_ITEMS, places), strict=True):
+                check_item(fs, item, *shown)
     assert seen >= 1000
 
 
@@ -345,6 +366,74 @@ def test_odd_names(show: Any, tmp_path: Path) -> None:
         assert (
             one.page.locator("#shown img, #shown b, #shown i, #tree img, script[src]").count() == 0
         )
+
+
+@pytest.mark.claim("A key is found in `explore` as any of its dumps writes it.")
+@pytest.mark.parametrize("name", ["features/quota", "features/zstd", corpus.images("log")[0]])
+def test_keys_as_dump_tree_writes_them(name: str, show: Any) -> None:
+    with bm.open(corpus.image(name)) as fs:
+        one = show(fs)
+        wrong = one.page.evaluate("""async () => {
+            const wrong = [];
+            for (const address of places.keys()) {
+                const block = await blockAt(address);
+                for (let slot = 0; slot < countOf(block); slot++) {
+                    const key = keyAt(block, slot), text = keyText(key);
+                    const dumped = `item 3 ${text} itemoff 7`;
+                    for (const way of [text, text.slice(4), dumped, key.join(" ")])
+                        if (`${keyFrom(way)}` !== `${key}`) wrong.push([way, `${key}`]);
+                }
+            }
+            return wrong;
+        }""")
+        assert wrong == []
+
+
+@pytest.mark.claim("What is found in `explore` is in sight in the tree, at 400 pixels and more.")
+@pytest.mark.parametrize("width", [400, 1280, 1920])
+def test_what_is_found_is_in_sight(width: int, show: Any) -> None:
+    with bm.create("256M", seed=1) as fs:
+        fs.create_files("", [f"file{number}" for number in range(900)])
+        fs.sync()
+        one = show(fs, width=width)
+        for number in (700, 3, 899, 450):
+            one.look("path", f"file{number}", "5")
+            row, pane = (
+                one.page.locator(of).bounding_box()
+                for of in ("[aria-selected=true] > .row", "#left")
+            )
+            assert pane["y"] <= row["y"] and row["y"] + row["height"] <= pane["y"] + pane["height"]
+        # a link to the leaf leaves it unfolded, and a link to its address stays in the tree
+        one.page.locator("#shown p a").nth(1).click()
+        one.page.wait_for_function(
+            "document.querySelector('#title').textContent.startsWith('Leaf')"
+        )
+        one.wait()
+        assert one.page.locator("[aria-selected=true][aria-expanded=true]").count() == 1
+        assert "Unused are" in one.page.text_content("#shown")
+
+
+def test_magic_places_and_words(show: Any) -> None:
+    with ten_files() as fs:
+        one = show(fs)
+        rows = one.page.evaluate(ROWS)
+        magic = next(row for row in rows if row[0] == "magic")
+        assert magic[1] == "_BHRfS_M" and magic[3:5] == ["64", f"{65_536 + 64:,}"]
+        one.look("path", "large", "5")
+        rows = {row[0]: row for row in one.page.evaluate(ROWS)}
+        assert rows["mode"][1] == "100644" and "octal" in rows["mode"][5]
+        # most fields have a word
+        assert sum(bool(row[5]) for row in rows.values()) >= 14
+        one.go("compare/256/257")
+        captions = one.page.evaluate(
+            "[...document.querySelectorAll('#shown caption')].map(one => one.textContent)"
+        )
+        assert captions == [
+            "What differs, in the order of keys",
+            "What is the same, in the order of keys",
+        ]
+        changes = one.page.evaluate(ROWS.replace("tables.", "[tables[0]]."))
+        assert {row[0] for row in changes} <= {"new", "deleted", "changed"} and changes
 
 
 def test_unfold_with_the_keyboard(show: Any) -> None:
@@ -622,28 +711,60 @@ def test_damage(show: Any, tmp_path: Path) -> None:
     assert one.page.locator(".row", has_text="checksum").count() == 1
 
 
+def test_unused_bytes(show: Any, tmp_path: Path) -> None:
+    """They are 0 as kernels write them; what else is there is shown."""
+    with bm.create("256M", seed=1, nodesize=4096) as fs:
+        fs.create_files("", [f"file{n}" for n in range(200)])
+        fs.save(tmp_path / "disk.img")
+    broken = Broken(tmp_path / "disk.img")
+    tree = broken.fs().tree(5)
+    node, leaf = (next(block for block in tree.blocks() if bool(block.level) == is_node)
+                  for is_node in (True, False))  # fmt: skip
+    for block in (node, leaf):
+        size = KEY_PTR.size if block.level else ITEM.size
+        broken.write(block.logical, HEADER.size + block.nritems * size, b"remains")
+    with broken.fs() as fs:
+        one = show(fs)
+        for block in tree.blocks():
+            one.go(f"address/{block.logical}")
+            shown = one.page.text_content("#shown")
+            if block.logical in (node.logical, leaf.logical):
+                assert "Not all are 0" in shown and "remains" in one.page.text_content("#unused")
+            elif "Unused are" in shown:
+                assert "All are 0." in shown
+
+
 # ------------------------------------------------------------------------------- the page --
 
 
 @pytest.mark.claim(
-    "The page of `explore` is readable at 1280 and at 400 pixels: nothing is cut off, and axe "
-    "finds nothing.",
+    "The page of `explore` is readable at 400, 1280 and 1920 pixels by everybody, in the light, in "
+    "the dark and on paper: nothing is cut off, and axe finds nothing.",
     "Chromium",
 )
-@pytest.mark.parametrize("width", WIDTHS)
-def test_readable(width: int, show: Any) -> None:
+def test_readable(show: Any) -> None:
     with ten_files() as fs:
-        one = show(fs, "snap2", "snap1", width=width)
+        one = show(fs, "snap2", "snap1")
         (extent,) = fs.subvolume("").extents("large")
+        wrong = []
         for route in ("super", "tree/5", "path/5/docs/note3", "compare/256/257", "stream",
                       f"address/{extent.disk_bytenr}"):  # fmt: skip
             one.go(route)
             one.page.wait_for_function(
                 "![...document.querySelectorAll('#shown p')].some(one => one.textContent === '…')"
             )
-            assert one.page.evaluate("document.documentElement.scrollWidth") == width, route
-            assert one.page.evaluate(CUT_OFF) == [], route
-            assert violations(one.page) == [], route
+            for width in WIDTHS:
+                one.page.set_viewport_size({"width": width, "height": 900})
+                wide = one.page.evaluate("document.documentElement.scrollWidth")
+                cut = [*one.page.evaluate(CUT_OFF), *one.page.evaluate(BROKEN)]
+                wrong += [(route, width, line) for line in [wide, *cut] if line != width]
+                for scheme in SCHEMES:
+                    one.page.emulate_media(color_scheme=scheme)
+                    wrong += [(route, width, scheme, *line) for line in violations(one.page)]
+            one.page.emulate_media(media="print", color_scheme="dark")
+            wrong += [(route, "print", *line) for line in violations(one.page)]
+            one.page.emulate_media(media="screen")
+        assert wrong == []
 
 
 @pytest.mark.claim("The page of the course's filesystem is smaller than a megabyte.")

@@ -73,7 +73,8 @@ def test_each_step_is_there() -> None:
     assert list(steps.drawings) == list(pictures)
     for drawing in steps.drawings.values():
         check_picture(drawing)
-        assert drawing.svg in steps._repr_html_()
+        assert drawing.step in steps._repr_html_()
+        assert re.sub("<style>.*?</style>\n", "", drawing.svg, flags=re.S) in drawing.step
     # the first step, and all that was drawn before, is as it was
     assert steps.drawings["a new filesystem"] == pictures["a new filesystem"]
     assert not any(filled(one) for one in pictures.values())

@@ -228,6 +228,8 @@ def test_the_console_answers_in_pieces_or_refuses(tmp_path: Path) -> None:
     thread.join()
     with pytest.raises(KernelFailedError, match=r"c: version: \[Errno 2\]"):
         mconsole.ask(tmp_path / "c", "version")
+    with pytest.raises(KernelFailedError, match=r"c: v+: longer than 511 bytes"):
+        mconsole.ask(tmp_path / "c", "v" * 512)
 
 
 @pytest.mark.claim("Bad input fails with a clear error.", judge="unit")

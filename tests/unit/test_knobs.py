@@ -47,7 +47,7 @@ TURNED: dict[str, list[tuple[dict[str, Any], str]]] = {
 
 # Only the old one waits for the device, only the new one reads ahead.
 KERNELS = {
-    "send-truncate": {"kernel_before": "v4.16", "kernel_after": "v6.12"},
+    "send-truncate": {"behaviour_before": "v4.16", "behaviour_after": "v6.12"},
 }
 
 

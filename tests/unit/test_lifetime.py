@@ -25,7 +25,7 @@ import pytest
 import btrfs_model as bm
 from btrfs_model.base.counters import Work, current
 from btrfs_model.kernels.native import why_not
-from btrfs_model.native.choice import select
+from btrfs_model.native.choice import select, use_python
 
 BOTH = ("c", "python")
 THREADS = 16
@@ -339,13 +339,42 @@ def test_different_calls_in_threads(image: Path, kernels: Any) -> None:
         lambda fs: list(bm.check(fs)),
         lambda fs: bm.tree_stats(fs).to_dict("list"),
     ]
-    with select(kernels), bm.open(image) as fs:
-        alone = [repr(call(fs)) for call in calls]
+    with bm.open(image) as fs:
+
+        def answer(number: int) -> str:
+            with select(kernels):
+                return repr(calls[number](fs))
+
+        alone = [answer(number) for number in range(len(calls))]
         with ThreadPoolExecutor(6) as pool:
             order = [*range(len(calls))] * 3
             random.Random(1).shuffle(order)
-            found = list(pool.map(lambda number: repr(calls[number](fs)), order))
+            found = list(pool.map(answer, order))
         assert found == [alone[number] for number in order]
+
+
+@pytest.mark.claim("What a thread chooses by bm.use_code() changes nothing in other threads.")
+def test_a_choice_is_that_of_its_context() -> None:
+    inside, seen = threading.Event(), threading.Event()
+
+    def other() -> bool:
+        with bm.use_code("python"):
+            inside.set()
+            seen.wait()
+            return use_python()
+
+    with bm.use_code("c"), ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(other)
+        inside.wait()
+        assert not use_python()
+        seen.set()
+        assert answer.result()
+        assert pool.submit(use_python).result() == (
+            os.environ.get("BTRFS_MODEL_KERNELS") == "python"
+        )
+        with bm.use_code("python"):
+            assert contextvars.copy_context().run(use_python) and use_python()
+        assert not use_python()
 
 
 def test_changes_in_threads(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 """Machines: what a file says, and the times that follow from work."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -86,13 +87,31 @@ def test_more_of_the_same_takes_as_many_times_as_long(work: dict[str, int], time
 def test_ratios(one: dict[str, int], other: dict[str, int]) -> None:
     before, after = predict(MACHINE, one), predict(MACHINE, other)
     same = ratio(before, before)
-    assert (same.value, same.low, same.high) == (1, 1, 1)
+    assert same.untold == "both sides do the same of all that is counted"
+    assert (same.low, same.high) == (0, math.inf)
+    if before.parts == after.parts:
+        return
     there, back = ratio(before, after), ratio(after, before)
     assert there.value == pytest.approx(1 / back.value)
     assert there.low <= there.value <= there.high
     # what both do cancels: never wider than the two intervals together
     assert there.high <= before.high / after.low * 1.001
     assert there.low >= before.low / after.high * 0.999
+
+
+@given(works, st.integers(1, 10**6))
+def test_what_differs_and_has_no_cost_is_in_the_interval(work: dict[str, int], calls: int) -> None:
+    """A call without a cost takes nothing, or at most as long as a search."""
+    plain = predict(MACHINE, work)
+    more = predict(MACHINE, {**work, "get_cur_path": calls})
+    same = ratio(more, plain)
+    assert same.untold.endswith("they differ in what has none: get_cur_path")
+    twice = predict(MACHINE, {name: 2 * count for name, count in work.items()})
+    beside, known = ratio(replace(more, parts={**more.parts, "x": 0.0}), twice), ratio(plain, twice)
+    search = next(one.seconds for one in MACHINE.costs if one.name == "search")
+    assert (beside.value, beside.low) == pytest.approx((known.value, known.low))
+    assert beside.high == pytest.approx(known.high * (1 + calls * search / plain.seconds))
+    assert bool(beside.unpaid) == (calls * search > 0.01 * plain.seconds)
 
 
 def test_what_both_sides_do_cancels() -> None:
@@ -349,8 +368,19 @@ def test_times_of_questions() -> None:
             creats += calls.calls["truncate"] / 2
             assert calls.time(name).parts["call"] == pytest.approx(creats * 5e-6)
     with bm.open(bm.sample("kernel/counts/W3/snap200")) as fs, bm.counting() as work:
-        table = bm.fiemap(fs, "", "foobar", machine=name)
+        with pytest.deprecated_call(match=r"is now fiemap\(...\).time\(machine\)") as seen:
+            table = bm.fiemap(fs, "", "foobar", machine=name)
+        assert seen[0].filename == __file__
         found: Any = table.attrs["time"]
         assert found["parts"]["search"] == pytest.approx(work["btrfs_search_slot"] / 1e6)
         assert found["without"] == ["walks of back references"]
         assert "time" not in bm.fiemap(fs, "", "foobar").attrs
+        assert table.time(name).as_dict() == found
+
+
+def test_two_costs_of_the_same_cause_are_one_line() -> None:
+    """Data are read, and waited for: one sentence says both."""
+    time = predict(machines.load("native-6.18"), {"data_reads": 1000, "btrfs_search_slot": 5})
+    told = [line.partition(": ")[2] for line in time.split()]
+    assert len(told) == len(set(told))
+    assert sum("reading the data" in one for one in told) == 1

@@ -26,6 +26,7 @@ from btrfs_model.cli import run
 from btrfs_model.cost import device
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.workloads import NAMES, load
+from btrfs_model.ondisk.hashes import csum
 
 SIZE = 256 << 20
 
@@ -242,7 +243,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "btrfs_model.cli", "subvolumes", path],
         capture_output=True,
-        timeout=60,
+        timeout=600,
         text=True,
     )
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -386,3 +387,29 @@ def test_a_wrong_size_is_one_line(command_line, tmp_path: Path, text: str) -> No
     status, lines = command_line("run", tmp_path / "s.json", "-o", tmp_path / "i", f"--size={text}")
     assert status == 2
     assert str(caught.value) in lines[-1]
+
+
+@pytest.mark.claim("A data sector that rotted is told in the words and bytes of the kernel's log.")
+def test_words_of_a_data_checksum(tmp_path: Path) -> None:
+    """crc32c of the sectors as btrfs check 6.2 prints them, bytes in the order on disk."""
+    image = tmp_path / "image"
+    with bm.create("128M") as fs:
+        fs.create("f")
+        fs.write("f", 0, b"a" * 4096)
+        fs.snapshot("", "s")
+        fs.sync()
+        (extent,) = bm.fiemap(fs, "s", "f")["physical"].tolist()
+        at = fs.image.map(extent)[0]
+        fs.save(image)
+    with image.open("r+b") as file:
+        file.seek(at)
+        file.write(b"Z")
+    good = csum(0, b"a" * 4096).hex()
+    bad = csum(0, b"Z" + b"a" * 4095).hex()
+    said = f"csum 0x{bad} expected csum 0x{good}"
+    with bm.open(image) as fs:
+        with pytest.raises(OSError, match=said):
+            fs.read_file("s", "f")
+        for kernels in ("c", "python"):
+            with bm.use_code(kernels), pytest.raises(OSError, match=said):
+                bm.send(fs, "s")

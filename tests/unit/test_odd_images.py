@@ -6,14 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from damage import Broken
 from progs import btrfs_check, dumped, needs_progs
 
 import btrfs_model as bm
-from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.base.errors import CheckWarning, UnsupportedError
 from btrfs_model.kernels.timings import make_filesystem
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import DEV_REPLACE_ITEM
+from btrfs_model.ondisk.structs import DEV_REPLACE_ITEM, SUPER_BLOCK
 from btrfs_model.questions.dumptree.text import dump_tree_text
 
 SIZE = 128 << 20
@@ -122,7 +123,29 @@ def test_what_btrfs_image_restored(tmp_path: Path) -> None:
             before.listing("snapshot", content=False)
         )
         # it writes one of the superblocks
-        assert [str(one) for one in bm.check(fs)] == ["superblock at 67108864 is not good"]
+        with pytest.warns(CheckWarning, match="there is no superblock at 67108864"):
+            assert bm.check(fs) == []
         out = io.BytesIO()
         dump_tree_text(fs.image, out)
     assert out.getvalue() == dumped(image)
+
+
+@pytest.mark.claim("`check` names what the superblock says wrongly of all devices together.")
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("num_devices", 8, "superblock says 8 devices, there are 1"),
+        ("stripesize", 593920, "superblock says stripes of 593920 bytes"),
+    ],
+)
+def test_totals_of_a_superblock(tmp_path: Path, field: str, value: int, text: str) -> None:
+    image = tmp_path / "image"
+    with bm.create(SIZE) as fs:
+        fs.save(image)
+    broken = Broken(image)
+    at = int(SUPER_BLOCK.dtype.fields[field][1])
+    width = SUPER_BLOCK.dtype[field].itemsize
+    broken.map[65536 + at : 65536 + at + width] = value.to_bytes(width, "little")
+    broken.seal_super()
+    with broken.fs() as fs:
+        assert text in [str(one) for one in bm.check(fs)]

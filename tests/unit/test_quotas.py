@@ -133,7 +133,7 @@ def test_check_finds_wrong_numbers() -> None:
         fs.create("f")
         fs.sync()
         (finding,) = bm.check(fs)
-        assert str(finding).startswith("tree 8, key (0 QGROUP_INFO 5): the quota group 0/5 has ")
+        assert str(finding).startswith("tree 8, key (0 QGROUP_INFO 0/5): the quota group 0/5 has ")
 
 
 @pytest.mark.parametrize("name", ["quota", "simple-quota"])
@@ -186,6 +186,65 @@ def test_groups_stay(tmp_path_factory: pytest.TempPathFactory) -> None:
 def test_what_is_no_group(group: str) -> None:
     with pytest.raises(ValueError, match="is no quota group"):
         group_id(group)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "written", "ends"),
+    [("v6.18.44", 16384, errno.EDQUOT), ("v6.12.101", None, errno.EDQUOT),
+     ("v6.1.176", None, errno.ENOENT)],
+)  # fmt: skip
+def test_what_kernels_reserve_for_at_once(kernel: str, written: int | None, ends: int) -> None:
+    """Linux 6.13 and later write page by page; before 6.1.191 calls on groups reserve nothing."""
+    with bm.create(256 << 20, seed=1, behaviour=kernel) as fs:
+        fs.create("f")
+        fs.quota_enable()
+        fs.qgroup_limit("0/5", max_rfer=16384 + 32768)
+        if written is None:
+            with pytest.raises(OSError, match="quota") as caught:
+                fs.write("f", 0, bytes(30_000))
+            assert caught.value.errno == errno.EDQUOT
+        else:
+            assert fs.write("f", 0, bytes(30_000)) == written
+        fs.qgroup_limit("0/5", max_rfer=1)
+        with pytest.raises(OSError, match="0/77") as caught:
+            fs.qgroup_limit("0/77", max_rfer=1)
+        assert caught.value.errno == ends
+
+
+def test_the_group_of_a_subvolume_that_is_gone() -> None:
+    """Linux 6.11 and later delete it whatever it counts."""
+    for kernel, can in (("v6.1.192", False), ("v6.18.44", True)):
+        with bm.create(256 << 20, seed=1, behaviour=kernel) as fs:
+            fs.quota_enable()
+            fs.create_subvolume("sub")
+            fs.sync()
+            group = fs.quotas.by_id[256]
+            with pytest.raises(OSError, match="busy"):
+                fs.qgroup_destroy("0/256")
+            fs.delete_subvolume("sub")
+            fs.clean_subvolumes()
+            group = fs.quotas.by_id.setdefault(256, group)
+            group.rfer = group.excl = 4096
+            try:
+                fs.qgroup_destroy("0/256")
+            except OSError as error:
+                assert (error.errno, can) == (errno.EBUSY, False)
+            else:
+                assert can
+
+
+def test_arguments_are_looked_at_before_quotas_are_missed() -> None:
+    """Before 6.11; then they start a transaction, too."""
+    with bm.create(256 << 20, seed=1, behaviour="v6.1.192") as fs:
+        for call, number in ((fs.quota_rescan, errno.EINVAL),
+                             (lambda: fs.qgroup_assign("0/5", "0/5"), errno.EINVAL),
+                             (lambda: fs.qgroup_create("0/300"), errno.EINVAL),
+                             (lambda: fs.qgroup_limit("0/5", 1), errno.ENOTCONN),
+                             (lambda: fs.qgroup_remove("0/5", "1/0"), errno.ENOTCONN),
+                             (lambda: fs.qgroup_destroy("1/0"), errno.ENOTCONN)):  # fmt: skip
+            with pytest.raises(OSError, match="Errno") as caught:
+                call()
+            assert caught.value.errno == number
 
 
 def test_without_quotas() -> None:

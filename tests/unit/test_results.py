@@ -159,7 +159,7 @@ def test_a_reported_figure_stands_beside_its_own_behaviour(
 ) -> None:
     """One side is another kernel: the message's figures are left on the other side alone."""
     replays = []
-    for kernels in ({}, {f"kernel_{changed}": OTHER}):
+    for kernels in ({}, {f"behaviour_{changed}": OTHER}):
         one = as_of_the_message(name, monkeypatch, **kernels)
         # charts show what is reported where it is
         assert one.workload.draw(one.outcome).axes
@@ -183,19 +183,20 @@ def as_of_the_message(name: str, monkeypatch: pytest.MonkeyPatch, **kernels: str
     scale = {"log-dir": 0.001, "send-utimes": 1 / 3}.get(name, "quick")
     small = replace(workload.input(scale), scale=1.0)
     if small.sample is None and name == "send-utimes":
-        monkeypatch.setattr(f"{workload.run.__module__}._ablation", lambda *_: [])
+        monkeypatch.setattr(f"{workload.run.__module__}._ablation", lambda *_: {})
+        monkeypatch.setattr(f"{workload.run.__module__}.ALONE", ())
     here = import_module("btrfs_model.experiments.replay")
-    monkeypatch.setattr(here, "load", lambda _: replace(workload, inputs=(small,), scaled=None))
+    monkeypatch.setattr(here, "load", lambda _: replace(workload, inputs=(small,)))
     return run(name, "full", **kernels)
 
 
 def test_the_behaviour_counts_and_not_its_name() -> None:
     """The message's kernel under another name is the message's kernel."""
-    table = bm.replay("send-utimes", "quick", kernel_before="v6.3 - send-utimes-cache")
+    table = bm.replay("send-utimes", "quick", behaviour_before="v6.3 - send-utimes-cache")
     assert table.measured.notna().sum() > 0
     assert set(table[table.measured.notna()].side) == {"after"}
     plain = bm.Behaviour.parse("v5.16 + log-dir-index-only")
-    swapped = bm.replay("log-dir", 0.001, kernel_before=plain.text)
+    swapped = bm.replay("log-dir", 0.001, behaviour_before=plain.text)
     assert value(swapped, "before", "time", "reported", files=1000, fsync=1) == 7
     assert value(swapped, "after", "time", "reported", files=1000, fsync=1) == 7
 
@@ -252,6 +253,6 @@ def test_nothing_else_is_removed(record: str, tmp_path: Path) -> None:
     (out / "notes.txt").write_text("text")
     (out / "link.txt").symlink_to(outside)
     (out / "provenance.json").write_text(record.replace("DIGEST", sha256(b"text").hexdigest()))
-    bm.replay("send-truncate", "quick", kernel_after="v6.12", out=out)
+    bm.replay("send-truncate", "quick", behaviour_after="v6.12", out=out)
     assert outside.read_text() == (out / "link.txt").read_text() == "text"
     assert {"folder", "link.txt", "notes.txt", "report.html"} < {one.name for one in out.iterdir()}

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cells
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -269,7 +270,7 @@ def test_engines_agree(
 @pytest.mark.parametrize("how", ["killed", "hangs", "memory"])
 def test_a_process_that_ends(tmp_path: Path, how: str) -> None:
     table = bm.sweep(
-        cells.deadly, {"a": [1, 2, 3, 4], "folder": str(tmp_path), "how": how}, jobs=2, timeout=3
+        cells.deadly, {"a": [1, 2, 3, 4], "folder": str(tmp_path), "how": how}, jobs=2, timeout=20
     )
     assert table.value.tolist() == [1.5, 2.5, 3.5, 4.5]
 
@@ -304,6 +305,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "spec.toml"
     path.write_text(SPEC)
+    (tmp_path / "cells.py").symlink_to(cells.__file__)
     return path
 
 
@@ -367,7 +369,28 @@ def test_a_failed_cell_is_told(spec: Path, capfd: pytest.CaptureFixture[str]) ->
         ('workload="send-utimes"\n[knobs]\nfiles=[]', "there is no value"),
         ('workload="send-utimes"\n[knobs]\nfiles=[[1]]', "a number, a text, true or false"),
         ('workload="send-utimes"\n[knobs]\nbehaviour=[6.2]', "a kernel is a text"),
-        ('workload="send-utimes"\nquantities=[1]\n[knobs]\nfiles=[9]', "they are texts"),
+        ('workload="send-utimes"\nquantities=[1]\n[knobs]\nfiles=[9]',
+         r"spec\.toml: quantities: 1 is no text"),
+        ('workload=[1.5]\n[knobs]\nfiles=[9]', r"spec\.toml: workload: 1.5 is no text"),
+        ('workload=[["a"]]\n[knobs]\nfiles=[9]', r"workload: \['a'\] is no text"),
+        ('workload=[{a=1}]\n[knobs]\nfiles=[9]', r"workload: \{'a': 1\} is no text"),
+        ('workload="send-utimes"\nquantities=["tiem"]\n[knobs]\nfiles=[9]',
+         "no cell has a quantity 'tiem'; did you mean 'time'"),
+        ('workload="send-utimes"\nquantities=["sender: btrfs_search_slt"]\n[knobs]\nfiles=[9]',
+         "did you mean 'sender: btrfs_search_slot'"),
+        ('workload="send-utimes"\nsampler="random"\nseed=-1\n[knobs]\nfiles={from=1,to=9}',
+         "seed -1 is less than 0"),
+        ('workload="send-utimes"\n[knobs]\nfiles=[9]\n[conclusions.x]\nquantity="time"\nsaves=[1]',
+         "saves or costs, a fraction"),
+        ('workload="send-utimes"\n[knobs]\nfiles=[9]\n[conclusions.x]\nquantity="time"\nsaves=0.1\n'
+         "before=1", "before is no text"),
+        ('workload="send-utimes"\n[knobs]\nfiles=[9]\n[conclusions.x]\nquantity="tme"\nsaves=0.1',
+         "no cell has a quantity 'tme'; did you mean 'time'"),
+        ('function="os:system"\n[knobs]\ncommand=["true"]', r"there is no os\.py beside the file"),
+        ('function="os.path:join"\n[knobs]\na=["true"]', "not 'module:name'"),
+        ('function="json:dumps"\n[knobs]\nobj=[1]', "another module has this name: .*json"),
+        ('function="broken:f"\n[knobs]\na=[1]', r"function 'broken:f': SyntaxError: "),
+        ('function="cells:NUMBER"\n[knobs]\na=[1]', "it is no function"),
         ('workload="send-utimes"\n[knobs]\nflipped="send-utime-cache"', "'send-utimes-cache'"),
         ('workload="send-utimes"\nsampler="random"\n[knobs]\nnodesize={from=4096,to=16384}',
          "nodesize is "),
@@ -377,11 +400,60 @@ def test_a_failed_cell_is_told(spec: Path, capfd: pytest.CaptureFixture[str]) ->
 )  # fmt: skip
 def test_bad_input(spec: Path, capfd: pytest.CaptureFixture[str], text: str, why: str) -> None:
     spec.write_text(text)
+    (spec.parent / "json.py").write_text("raise SystemExit\n")
+    if "broken" in text:
+        (spec.parent / "broken.py").write_text("def f(:\n")
     assert run_cli(["sweep", "spec.toml"]) == 1
     out, err = capfd.readouterr()
     assert out == "" and err.count("\n") == 1 and err.startswith("btrfs-model: "), err
     assert re.search(why, err), err
     assert not Path("spec.sweep").exists()
+
+
+def test_a_quantity_that_no_cell_has_is_told(spec: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a function it is known only when cells are measured, which the store keeps."""
+    spec.write_text('function = "cells:quick"\nquantities = ["produkt"]\n[knobs]\na = [1, 2]\n')
+    assert run_cli(["sweep", "spec.toml", "--jobs", "1"]) == 1
+    err = capfd.readouterr().err
+    assert err == "btrfs-model: sweep: no cell has a quantity 'produkt'; did you mean 'product'?\n"
+    assert run_cli(["sweep", "status", "spec.toml"]) == 0
+
+
+def test_all_figures_of_workloads_are_quantities(here: ThreadPoolExecutor) -> None:
+    """Also those that a very small run does not have."""
+    for name in ("send-utimes", "send-truncate"):
+        table = bm.sweep(name, {"files": [2000]}, scheduler=here)
+        assert {*table.quantity} <= target_of(name).quantities()
+
+
+def test_values_of_numpy_and_pandas_are_values(here: ThreadPoolExecutor) -> None:
+    wanted = bm.sweep(cells.quick, {"a": [1, 2], "b": [3]}, scheduler=here)
+    for a, b in ((np.array([1, 2]), np.int64(3)), (pd.Series([1, 2]), np.array(3)),
+                 ([np.int32(1), np.uint8(2)], pd.Index([3]))):  # fmt: skip
+        table = bm.sweep(cells.quick, {"a": a, "b": b}, scheduler=here)
+        pd.testing.assert_frame_equal(table, wanted)
+    knobs = {"a": {"from": np.int64(1), "to": np.float64(9)}}
+    assert len(bm.sweep(cells.quick, knobs, scheduler=here, sampler="random", samples=np.int64(5)))
+
+
+def test_a_cluster_and_a_client_of_the_caller_are_engines() -> None:
+    """They stay as they are."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster, distributed.Client(cluster) as client:  # fmt: skip
+        for scheduler in (cluster, client):
+            table = bm.sweep(cells.quick, {"a": [1, 2]}, scheduler=scheduler, quantities=["sum"])
+            assert table.value.tolist() == [1, 2]
+        assert client.submit(sum, [1, 2]).result() == 3
+        with pytest.raises(bm.BtrfsModelError, match="processes of the caller's cluster"):
+            bm.sweep(cells.quick, {"a": [1]}, scheduler=client, memory=1 << 30)
+
+
+def test_what_is_no_scheduler_is_named() -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(bm.BtrfsModelError, match="scheduler is of object: neither text, executor"):
+        bm.sweep(cells.quick, {"a": [1]}, scheduler=object())
 
 
 def test_a_store_that_is_none(spec: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -552,6 +624,29 @@ def test_a_heat_map_has_a_field_for_each_pair() -> None:
     assert [label.get_text() for label in chart.axes[0].get_xticklabels()] == ["1", "4K"]
     with pytest.raises(bm.BtrfsModelError, match="several rows"):
         heat_map(table, "a", "b")
+    # many panels stand below each other, so that numbers can be read in the column of a page
+    many = pd.concat([table.assign(side=side) for side in "abcdefgh"])
+    wide = many.drop_duplicates(["a", "b", "side"])
+    chart = heat_map(wide, "a", "b", by="side")
+    assert chart.get_size_inches()[0] <= 9
+    assert sum(axes.get_visible() for axes in chart.axes) == 8
+    assert {text.get_color() for axes in chart.axes for text in axes.texts} <= {"black", "white"}
+
+
+def test_numbers_on_fields_stand_out() -> None:
+    import numpy as np
+    from matplotlib import colors
+
+    from btrfs_model.experiments.sweep.charts import _ink_on
+
+    def light(colour: np.ndarray) -> float:
+        parts = np.where(colour <= 0.03928, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+        return float(parts @ (0.2126, 0.7152, 0.0722))
+
+    for ground in np.random.default_rng(1).random((500, 3)):
+        ink = np.array(colors.to_rgb(_ink_on(ground)))
+        low, high = sorted((light(ground), light(ink)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,9 @@ from btrfs_model.experiments.replay import Replay, run
 from btrfs_model.experiments.report import write
 from btrfs_model.experiments.results import to_csv
 from btrfs_model.experiments.times import FIGURES, SPEEDUPS, message_table, speedup_table
+from btrfs_model.experiments.verdicts import commit_row, pair_row
 from btrfs_model.experiments.workloads import NAMES, load
+from btrfs_model.experiments.workloads.knobs import Knobs
 from btrfs_model.experiments.workloads.timed import SECONDS
 
 FILE = str(corpus.TEST_DATA / "machine.toml")
@@ -198,11 +200,71 @@ def test_the_first_time_is_used_and_the_others_are_predicted_by_it() -> None:
     assert told.error[1] == pytest.approx(told.predicted[1] / 12.51 - 1)
 
 
+@pytest.mark.claim(
+    "Where a message names no device, the interval has memory, SSDs and a disk in it, and the "
+    "verdict says what it hangs on."
+)
+def test_a_message_that_names_no_device() -> None:
+    one = run("send-truncate", "full", machine=FILE)
+    *hang, fixed = one.speedups
+    # both sides have the companion fix: nothing is waited for
+    assert fixed.before and fixed.before.reported.side == "before + fix"
+    assert fixed.predicted and not fixed.predicted.devices and fixed.measured
+    for pair in hang:
+        found = pair.predicted
+        assert found and found.alone and not found.alone.devices
+        assert list(found.devices)[-1] == "samsung-850-evo"
+        assert {"memory", "deskstar-7k500"} < set(found.devices)
+        values = found.devices.values()
+        assert found.low <= min(values) < found.alone.low < found.alone.high < max(values)
+        assert found.high >= max(values) and found.devices["deskstar-7k500"] > 20
+        assert pair.note.startswith("hangs on the device: ")
+        row = pair_row(one, pair)
+        assert "on samsung-850-evo, reported" in row.verdict
+        assert "; the size depends on the device" in row.verdict
+        assert "x on samsung-850-evo (" in row.predicted
+        folded = " ".join(row.more)
+        assert "The message names no device" in folded
+        assert "x on memory" in folded and "x on deskstar-7k500" in folded
+    assert one.provenance["conditions"] == {"device": ["samsung-850-evo"], "pipe": ["no"]}
+    # a device that is chosen is the one
+    chosen = run("send-truncate", "full", machine=FILE, knobs=Knobs("memory"))
+    assert all(pair.predicted and not pair.predicted.devices for pair in chosen.speedups)
+    assert chosen.provenance["conditions"] == {"device": ["memory"], "pipe": ["no"]}
+
+
+def test_reading_data_is_paid_for_reads() -> None:
+    """A kernel that does not look for an extent elsewhere reads it all the same."""
+    with bm.create("256M") as fs:
+        for number in range(400):
+            fs.create(f"f{number}")
+            fs.write(f"f{number}", 0, b"x" * 4096)
+        fs.snapshot("", "snap")
+        fs.commit()
+        looks, reads = (
+            bm.send(fs, "snap", behaviour=behaviour)
+            for behaviour in ("v6.1", "v6.1 + send-clone-no-backrefs")
+        )
+    assert looks.work["data_reads"] == reads.work["data_reads"] == 400
+    assert looks.work["iterate_extent_inodes"] > reads.work["iterate_extent_inodes"]
+    times = looks.time(), reads.time()
+    for part in ("read", "wait"):
+        assert times[0].parts[part] == times[1].parts[part]
+        assert times[1].causes[part] == "reading the data of 400 extents"
+
+
 def test_a_smaller_replay_has_no_times_of_the_message() -> None:
     for name in ("send-truncate", "send-utimes", "fiemap-shared", "send-readahead"):
         one = run(name, "quick", machine=FILE)
-        assert one.judged == [] and one.speedups == []
-        assert speedup_table(one.speedups).empty
+        assert one.judged == []
+        # no time is set beside one of another size, but ratios are told
+        table = speedup_table(one.speedups)
+        assert table.reported.isna().all() and table.measured.isna().all()
+        assert len(table) >= 1
+        row = commit_row(one)
+        timed = [timed for timed in one.outcome.timed if timed.on(one.machine) is None]
+        assert ("no time, for a part of the work" in row.verdict) == bool(timed)
+        assert timed or re.match(r"Predicted [\d.]+x.* \(.*\), reported [\d.]+x", row.verdict)
         times = [figure for figure in one.outcome.figures if figure.unit in SECONDS]
         assert times and all(figure.reported is None for figure in times)
 
@@ -217,7 +279,7 @@ def test_no_time_where_a_part_has_no_cost() -> None:
 
 
 def test_other_knobs_have_no_message() -> None:
-    one = run("send-readahead", 0.01, knobs={"nodesize": 4096}, machine=FILE)
+    one = run("send-readahead", 0.01, knobs=Knobs(nodesize=4096), machine=FILE)
     assert one.judged == []
 
 

@@ -33,7 +33,7 @@ import btrfs_model as bm
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.verify.random_calls import random_call
-from btrfs_model.mount.space import space_info
+from btrfs_model.mount.space import level
 from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.door import lib
@@ -520,8 +520,8 @@ def test_extents_that_lose_references_are_counted() -> None:
 @pytest.mark.claim("A look for room counts only files that changed since the last one.")
 def test_a_look_for_room_counts_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
-    count = space_info._extents_of
-    monkeypatch.setattr(space_info, "_extents_of", lambda *args: counted.append(1) or count(*args))
+    count = level._extents_of
+    monkeypatch.setattr(level, "_extents_of", lambda *args: counted.append(1) or count(*args))
     fs, files = WritableFilesystem.mkfs("1G"), 1500
     for number in range(files):
         fs.create(f"{number}")

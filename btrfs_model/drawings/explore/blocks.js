@@ -50,7 +50,7 @@ function readPack(packed) {
   starts.forEach((start, number) => {
     const entries = Math.min(view.getUint32(start + COUNT, true), size);
     const isNode = data[start + LEVEL] > 0;
-    if (!isNode && packed[5 + number]) return;
+    if (packed[5 + number]) return;
     for (let slot = 0; slot < entries; slot++)
       if (isNode) pointers.push(start + HEAD + slot * POINTER);
       else { items.push(start + HEAD + slot * ITEM); ends.push(slot ? 0 : start + size); }
@@ -115,7 +115,7 @@ async function readIndex() {
   });
 }
 
-// The bytes of a tree block; what was unused is 0.
+// The bytes of a tree block.
 async function blockAt(address) {
   const pack = places.get(address);
   if (pack === undefined)

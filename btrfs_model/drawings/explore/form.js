@@ -132,6 +132,7 @@ function follow(part, bytes, start, size, known) {
         put(hex.replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"), place, 16);
         break;
       }
+      case "text": put(printable(from.subarray(place, place + step.width))); break;
       case "time": put(timeText(value)); break;
       case "objectid": put(objectid(value, 0)); break;
       case "key": put(keyText(keyIn(from, place)), place, 17); break;

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Final, cast
 
 from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.drawings.explore.words import WORDS
 from btrfs_model.native.text import ITEM, FormWriter, Step
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -150,7 +151,11 @@ def make_form(image: Image, addresses: Iterable[int]) -> dict[str, Any]:
     )
     for address in addresses:
         _ask(writer, image, address)
-    parts["super"] = templates.structure(SUPER_BLOCK, _superblock(csum_size), indent=0)
+    parts["super"] = [
+        # which the page alone follows
+        step._replace(how="text") if step.field.endswith(".magic") else step
+        for step in templates.structure(SUPER_BLOCK, _superblock(csum_size), indent=0)
+    ]
     starts, steps = dict[str, int](), list[Step]()
     for part, some in parts.items():
         starts[str(int(part)) if isinstance(part, int) else part] = len(steps)
@@ -162,6 +167,7 @@ def make_form(image: Image, addresses: Iterable[int]) -> dict[str, Any]:
         "plain": [int(plain) for plain in templates.PLAIN],
         "words": said,
         "leads": _LEADS,
+        "about": WORDS,
         "key_leads": {int(kind): leads for kind, leads in _KEY_LEADS.items()},
         "says": {int(kind): fields for kind, fields in _SAYS.items()},
         "structs": {layout.name: _places(layout) for layout in _STRUCTS},

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Tree blocks packed for a page; ``blocks.js`` unpacks them to the same bytes.
 
-What is unused in a block is left out. The rest of many neighbours is sorted before it is
-compressed: headers, keys, and payloads of the same type and size stand in columns, byte by byte,
-each byte less that of the row before. Names are either in such columns, or one behind the other as
-text: whatever becomes smaller. What follows from other bytes is taken away: the hash of a name from
-its key, and the length of the name from its field.
+What is unused in a block is 0 where a kernel wrote it, and left out. The rest of many neighbours
+is sorted before it is compressed: headers, keys, and payloads of the same type and size stand in
+columns, byte by byte, each byte less that of the row before. Names are either in such columns, or
+one behind the other as text: whatever becomes smaller. What follows from other bytes is taken away:
+the hash of a name from its key, and the length of the name from its field.
 
 A pack is compressed (raw deflate) and has, all numbers little endian:
 
     u32, u8         how many blocks; whether names are text
-    u8 of each      whether it is kept whole, as no kernel packs it
+    u8 of each      whether it is kept whole: no kernel packs it so, or unused bytes are not 0
     heads           101 bytes of each block
     pointers        33 bytes each, of the nodes
     keys            17 bytes each, of all items of the leaves
@@ -174,8 +174,9 @@ def _pack(image: Image, run: Sequence[int]) -> bytes:
     heads = HEADER.view(_rows(data, starts, HEADER.size).tobytes(), len(run))
     counts, is_leaf = heads["nritems"].astype(np.int64), heads["level"] == 0
     whole = is_leaf & ~_is_tight(data, starts, counts * is_leaf, nodesize)
-    pointers = _slots(starts[~is_leaf], counts[~is_leaf], KEY_PTR.size)
-    tight = is_leaf & ~whole
+    whole |= _has_remains(data, starts, counts, is_leaf, nodesize)
+    nodes, tight = ~is_leaf & ~whole, is_leaf & ~whole
+    pointers = _slots(starts[nodes], counts[nodes], KEY_PTR.size)
     items = _slots(starts[tight], counts[tight], ITEM.size)
     kinds = data[items + 8].astype(np.int64)
     sizes = _numbers(data, items + _SIZE_AT, 4)
@@ -213,6 +214,19 @@ def _is_tight(
     ends[(np.cumsum(counts) - counts)[has_items]] = nodesize - HEADER.size
     bad = np.repeat(np.arange(len(starts)), counts)[at + sizes != ends]
     return ~np.isin(np.arange(len(starts)), bad)
+
+
+def _has_remains(
+    data: Bytes, starts: Numbers, counts: Numbers, is_leaf: npt.NDArray[np.bool_], nodesize: int
+) -> npt.NDArray[np.bool_]:
+    """Tell in which blocks bytes are not 0 between the entries and the payloads, or the end."""
+    begins = HEADER.size + counts * np.where(is_leaf, ITEM.size, KEY_PTR.size)
+    ends = np.full_like(begins, nodesize)
+    some = is_leaf & (counts > 0)
+    last = starts[some] + begins[some] - ITEM.size
+    ends[some] = HEADER.size + _numbers(data, last + _KEY, 4)
+    places = zip((starts + begins).tolist(), (starts + ends).tolist(), strict=True)
+    return np.array([bool(data[begin:end].any()) for begin, end in places])
 
 
 def _take_away(

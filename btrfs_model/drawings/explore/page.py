@@ -17,13 +17,14 @@ import numpy as np
 from jinja2 import Environment, PackageLoader
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.charts import COLOURS, KINDS
+from btrfs_model.base.charts import COLOURS
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError
 from btrfs_model.base.printable import printable
 from btrfs_model.base.whole_file import whole_file
 from btrfs_model.drawings.explore.form import Nowhere, make_form
 from btrfs_model.drawings.explore.pack import NAMED, columns, deflate, pack_trees
 from btrfs_model.drawings.forest import tree_name
+from btrfs_model.drawings.picture import DARK
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK
@@ -139,6 +140,8 @@ def explore(
     about = {
         "nodesize": image.nodesize,
         "sectorsize": image.sectorsize,
+        "super": SUPER_OFFSETS[0],
+        "chunks": list(_chunks(image)),
         "csum_size": image.superblock.csum_size,
         "trees": [_tree(fs, root) for root in roots],
         "counts": packs.counts,
@@ -170,6 +173,15 @@ def _roots(image: Image) -> tuple[list[TreeRoot], str]:
     except CorruptImageError as error:
         return roots, str(error)
     return roots, ""
+
+
+def _chunks(image: Image) -> Iterator[list[Any]]:
+    """Yield address, length and places of chunks of which each place has the whole."""
+    for chunk in image.chunks:
+        if not chunk.width:
+            devices = chunk.devids or (1,) * len(chunk.stripes)
+            places = [[device, str(at)] for device, at in zip(devices, chunk.stripes, strict=True)]
+            yield [str(chunk.logical), str(chunk.length), places]
 
 
 def _superblock(image: Image) -> bytes:
@@ -237,7 +249,9 @@ def _frame(title: str, about: dict[str, Any]) -> tuple[str, str]:
     text = shelf.get_template("page.html.j2").render(
         title=title, digest=digest, code=code, trees=about["trees"], faults=about["faults"],
         about=json.dumps(about, separators=(",", ":")).replace("<", "\\u003c"),
-        colours=COLOURS, kinds=KINDS, has_stream=about["stream"] is not None,
+        colours=COLOURS, dark=DARK,
+        shown=("ink", "muted", "line", "plain", "before", "after"),
+        has_stream=about["stream"] is not None,
     )  # fmt: skip
     head, _, tail = text.partition("<!-- packs -->")
     return head, tail

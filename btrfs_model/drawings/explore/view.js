@@ -73,6 +73,17 @@ function choose(one, focus = false) {
   if (focus) one.focus();
   one.firstChild.scrollIntoView({block: "nearest"});
 }
+// Heights of rows that were not seen yet are guesses: look again when they are known.
+function inSight(one) {
+  const pane = byId("left"), row = one.firstChild;
+  const look = () => {
+    const box = row.getBoundingClientRect(), frame = pane.getBoundingClientRect();
+    if (box.top < frame.top || box.bottom > frame.bottom)
+      pane.scrollTop += box.top - frame.top - frame.height / 3;
+  };
+  look();
+  return new Promise(done => requestAnimationFrame(() => { look(); requestAnimationFrame(() => { look(); done(); }); }));
+}
 
 let unfolded = new Set(); // along the way to what is shown
 // Unfold a tree along a way of slots, and choose what is at its end. What was unfolded for what was
@@ -86,9 +97,12 @@ async function reveal(tree, way, slot) {
     if (!below[step.slot]) break;
     one = below[step.slot];
   }
-  choose(one);
+  // a leaf that was come from stays as it is
+  if (unfolded.has(one)) opened.add(one);
   for (const before of unfolded) if (!opened.has(before)) fold(before);
   unfolded = opened;
+  choose(one);
+  await inSight(one);
 }
 
 const visible = () => [...byId("tree").querySelectorAll("[role=treeitem]")];
@@ -172,8 +186,15 @@ function routeOf(kind, value, tree, piece, pieces) {
     `key/${tree.id}/${objectid}.${type}.${offset}`;
 }
 
+// Where on which devices a byte of a logical address lies; none where stripes are dealt out.
+function placesOf(address) {
+  const chunk = about.chunks.find(([start, length]) => address >= BigInt(start) && address < BigInt(start) + BigInt(length));
+  return chunk ? chunk[2].map(([device, at]) => [device, BigInt(at) + address - BigInt(chunk[0])]) : [];
+}
+const devicesText = found => found.map(([device, at]) => `byte ${grouped(at)} of device ${device}`).join(", and at ");
+
 // Fields beside their bytes: those from the same bytes share a row.
-function fieldTable(caption, pieces, bytes, tree) {
+function fieldTable(caption, pieces, bytes, tree, places = placesOf(addressOf(bytes))) {
   const rows = new Map();
   for (const piece of pieces) {
     if (!piece.field || piece.at < 0) continue;
@@ -181,14 +202,16 @@ function fieldTable(caption, pieces, bytes, tree) {
     const value = piece.how === "key" ? keyIn(bytes, piece.at) : piece.value;
     const route = kind && tree ? routeOf(kind, value, tree, piece, pieces) : null;
     const row = `${piece.at} ${piece.width}`;
-    if (!rows.has(row)) rows.set(row, {name: fieldName(piece), at: piece.at, width: piece.width, texts: []});
+    if (!rows.has(row)) rows.set(row, {name: fieldName(piece), field: piece.field, at: piece.at, width: piece.width, texts: []});
     const {texts} = rows.get(row);
     if (!texts.includes(piece.text)) texts.push(route ? link(route, piece.text) : piece.text);
   }
-  const cells = [...rows.values()].map(({name, at, width, texts}) => [
+  const cells = [...rows.values()].map(({name, field, at, width, texts}) => [
     name, texts.flatMap((text, number) => number ? [" ", text] : [text]),
-    make("code", {textContent: shortly(bytes.subarray(at, at + width))})]);
-  const shown = table(caption, ["field", "value", "bytes"], cells);
+    make("code", {textContent: shortly(bytes.subarray(at, at + width))}),
+    `${at}`, places.length ? grouped(places[0][1] + BigInt(at)) : "–", form.about[field] || ""]);
+  const of = places.length > 1 ? ` (${places.length} copies: the first)` : "";
+  const shown = table(caption, ["field", "value", "bytes", "at", `on device${of}`, "what it is"], cells);
   shown.querySelectorAll("tbody tr").forEach((row, number) => {
     const {at, width} = [...rows.values()][number];
     row.addEventListener("mouseenter", () => mark(at, width));
@@ -256,13 +279,32 @@ async function showBlock(tree, address) {
   const kind = levelOf(block) ? `Node of level ${levelOf(block)}` : "Leaf";
   const above = tree.root === address ? [] : [make("p", {}, "In ", link(`tree/${tree.id}`, tree.name))];
   const extent = await extentAt(address).catch(() => null);
-  show(`${kind} ${grouped(address)} of ${tree.name}`, ...above, asDumped(textOf(pieces)),
+  show(`${kind} ${grouped(address)} of ${tree.name}`, ...above, make("p", {textContent: whereText(address)}), asDumped(textOf(pieces)),
     later("Who refers to this block", () => whoHasBlock(address)),
     ...extent ? [make("p", {}, "Its item in the extent tree: ",
       link(`in/${EXTENT_TREE}/${extent.address}/${extent.slot}`, keyText(extent.key).slice(4)))] : [],
     fieldTable("Its head", pieces, block, tree),
+    ...unused(block),
     make("h3", {textContent: "Bytes of the head"}), hexDump(block, 0, HEAD));
 }
+// The bytes of a block that nothing uses: where they are, and what.
+function unused(block) {
+  const count = countOf(block), first = entryAt(block, count);
+  const end = levelOf(block) || !count ? about.nodesize : payloadAt(block, count - 1)[0];
+  if (first >= end) return [make("p", {textContent: "No byte is unused."})];
+  const found = placesOf(addressOf(block)), isEmpty = block.subarray(first, end).every(byte => !byte);
+  const on = found.length ? `: from ${devicesText(found.map(([device, at]) => [device, at + BigInt(first)]))} on` : "";
+  const where = make("p", {textContent: `Unused are ${grouped(end - first)} bytes, ${grouped(first)} to ${grouped(end - 1)} of the block${on}. ` +
+    (isEmpty ? "All are 0." : "Not all are 0: something was there before.")});
+  if (isEmpty) return [where];
+  const dump = hexDump(block, first, end - first);
+  dump.id = "unused";
+  return [where, make("h3", {textContent: "Unused bytes"}), dump];
+}
+const whereText = address => {
+  const found = placesOf(address);
+  return found.length ? `It lies at ${devicesText(found)}.` : "Its stripes are dealt out over devices.";
+};
 
 async function showItem(tree, address, slot) {
   const block = await blockAt(address);
@@ -273,7 +315,7 @@ async function showItem(tree, address, slot) {
   catch (error) { wrong = make("p", {className: "fault", textContent: `Broken: ${error.message}.`}); }
   const parts = [
     make("p", {}, "In ", link(`tree/${tree.id}`, tree.name), ", leaf ", link(`in/${tree.id}/${address}`, grouped(address)),
-         `, slot ${slot}`),
+         `, slot ${slot}: ${grouped(size)} bytes from byte ${grouped(start)} of the block on`),
     asDumped(textOf([...entry, ...payload])),
   ];
   if (wrong) parts.push(wrong);
@@ -300,7 +342,7 @@ async function showSuper() {
   const bytes = await inflate("super"), known = new Uint8Array(256);
   const pieces = follow("super", bytes, 0, bytes.length, known);
   show("Superblock", make("p", {textContent: "It says where the root tree, the chunk tree and the tree of logs are."}),
-    fieldTable("Its fields", pieces, bytes, trees[0]), make("h3", {textContent: "Its bytes"}),
+    fieldTable("Its fields", pieces, bytes, trees[0], [[1, BigInt(about.super)]]), make("h3", {textContent: "Its bytes"}),
     hexDump(bytes, 0, bytes.length));
 }
 
@@ -349,20 +391,27 @@ async function showCompare(left, right) {
   const both = [...blocks[0].keys()].filter(address => blocks[1].has(address)).length;
   const alone = blocks.map(some => some.size - both);
   const cell = (unit, tree) => unit ? [link(`in/${tree.id}/${unit.address}/${unit.slot}`, itemLabel(unit.block, unit.slot))] : ["–"];
-  async function* rows() {
+  async function* differing() {
+    for await (const row of compareTrees(...sides, blocks))
+      if (row.change) yield [row.change, cell(row.left, sides[0]), cell(row.right, sides[1])];
+  }
+  async function* same() {
     for await (const row of compareTrees(...sides, blocks)) {
       if (row.same) yield [`${grouped(row.same)} items`, "the same in both, in blocks of their own", "the same"];
       else if (row.shared) {
         const {shared, level, leaves} = row.shared;
         const text = `${level ? `node, ${grouped(leaves)} leaves` : "leaf"} ${grouped(shared)}`;
         yield ["shared", ...sides.map(tree => [link(`in/${tree.id}/${shared}`, text)])];
-      } else yield [row.change, cell(row.left, sides[0]), cell(row.right, sides[1])];
+      }
     }
   }
-  const all = growing("What differs, and what is shared, in the order of keys", ["change", ...sides.map(tree => tree.name)], rows());
+  const names = sides.map(tree => tree.name);
+  const all = growing("What differs, in the order of keys", ["change", ...names], differing());
+  const rest = growing("What is the same, in the order of keys", ["what", ...names], same());
   show(`${sides[0].name} beside ${sides[1].name}`, form, make("p", {id: "shares", textContent:
     `They share ${grouped(both)} blocks, ${grouped(both * about.nodesize)} bytes. ` +
-    `${grouped(alone[0])} blocks are in the first alone, ${grouped(alone[1])} in the second alone.`}), ...all.children);
+    `${grouped(alone[0])} blocks are in the first alone, ${grouped(alone[1])} in the second alone.`}), ...all.children, ...rest.children);
+  await rest.grow();
   await all.grow();
 }
 
@@ -443,11 +492,25 @@ const wantedTree = id => {
   if (!tree) throw Error(`there is no tree ${id}`);
   return tree;
 };
+// Words of a dump, and the numbers that they stand for: each with what decides on it.
+let saidBy = null;
+function numberOf(word, text, ...rest) {
+  saidBy ||= new Map(Object.entries(form.words).map(([asked, said]) => {
+    const [name, value, ...given] = asked.split(" ");
+    return [[name, said, ...given].join(" "), value];
+  }));
+  return saidBy.get([word, text, ...rest].join(" "));
+}
+// A key as a dump writes it, with or without what stands around it, or as three numbers.
 function keyFrom(text) {
-  const parts = text.trim().replace(/^\(|\)$/g, "").split(/[\s.]+/);
+  const [, inside = ""] = text.match(/(?:.*\bkey\s+)?\(?([^()]*)/) || [];
+  const [objectid = "0", type = "0", offset = "0"] = inside.trim().split(/[\s.,]+/);
   const named = (part, names) => part in names ? BigInt(names[part]) : number(part);
-  const [objectid = "0", type = "0", offset = "0"] = parts;
-  return [named(objectid, form.objects), Number(named(type, form.types)), number(offset)];
+  // what a dump calls the type of the free space cache, by its objectid
+  const kind = type === "UNTYPED" ? 0 : Number(named(numberOf("type_word", type, 0, 0) ?? type, form.types));
+  const first = named(numberOf("objectid_word", objectid, kind, 0) ?? objectid, form.objects);
+  const last = numberOf("offset_word", offset, kind, isPlain(kind) ? 0 : first);
+  return [first, kind, number(last ?? offset)];
 }
 
 async function showAddress(address) {
@@ -460,7 +523,8 @@ async function showAddress(address) {
 async function showBlockSomewhere(address, slot) {
   const all = await treesWith(address);
   if (!all.length) throw Error(`no tree has a block at ${address}`);
-  await showAt(all[0], address, slot);
+  // in the tree that was looked at, if it is there
+  await showAt(all.find(tree => tops.get(tree.id).contains(current)) || all[0], address, slot);
 }
 
 // The bytes that a name may stand for: its own, or with its escapes undone; \xa0 may stand for a byte
@@ -543,7 +607,8 @@ async function showNow(hash, mine, source) {
   try {
     if (!Object.hasOwn(ROUTES, name)) throw Error(`there is nothing called ${name}`);
     await ROUTES[name](...parts.map(decodeURIComponent));
-    if (!source) byId("title").focus({preventScroll: false});
+    if (!source) byId("title").focus({preventScroll: true});
+    byId("title").scrollIntoView({block: "nearest"});
     if (!byId("said").textContent) say(byId("title").textContent);
   } catch (error) {
     say(error.message);

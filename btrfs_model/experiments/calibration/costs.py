@@ -39,7 +39,8 @@ _DEARER: Final = (
 _CHEAP: Final = ("read", "openat", "close")
 
 TERMS: Final = (
-    Term("search", "ns", {"btrfs_search_slot": 1, "btrfs_search_old_slot": 1},
+    Term("search", "ns",
+         {"btrfs_search_slot": 1, "btrfs_search_old_slot": 1, "btrfs_search_forward": 1},
          "a search of a tree that is one block, in memory"),
     Term("level", "ns", {"read_block_for_search": 1},
          "a level that a search goes down, in memory"),
@@ -54,8 +55,8 @@ TERMS: Final = (
     Term("byte", "ns", {"stream_bytes": 1, PIPE_WAKES: 5000},
          "a byte of a stream, copied, with its checksum; a command that wakes the reader of a pipe "
          "takes as long as five thousand"),
-    Term("read", "us", {"iterate_extent_inodes": 1, "blocks_read": 6},
-         "an extent of file data looked for elsewhere and read; a tree block is six"),
+    Term("read", "us", {"data_reads": 1, "blocks_read": 6},
+         "an extent of file data read; a tree block is six"),
     Term("extent", "ns", {"emit_fiemap_extent": 1, "fiemap_process_hole": 0.2},
          "an extent looked at and reported by FIEMAP; a hole before it is a fifth"),
     Term("ref", "ns", {"prelim_ref_insert": 1},
@@ -73,7 +74,7 @@ TERMS: Final = (
          "another name, two for a xattr; a block of the log, made and given to the device, one and "
          "a quarter; a sync of a log five"),
     Term("wait", "us",
-         {"iterate_extent_inodes": 1, "blocks_awaited": 2.5, "btrfs_sync_log": 2,
+         {"data_reads": 1, "blocks_awaited": 2.5, "btrfs_sync_log": 2,
           "log_leaves_written": 0.6, "log_nodes_written": 0.6, "pwrite64": 0.45},
          "a thread waits until another one has read data from a device of memory; for a tree block "
          "that nobody read ahead two and a half times as long, for a sync of a log twice, for each "

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from btrfs_model.base.counters import counting
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.answer import amounts_of_reads
 from btrfs_model.cost.pipe import through_a_pipe
 from btrfs_model.cost.receiver import receiver_calls
 from btrfs_model.kernels import timings
@@ -22,7 +23,7 @@ from btrfs_model.kernels.timings import Timing
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.fiemap.api import fiemap
-from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
+from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.reads.walk import reads_and_work
 from btrfs_model.questions.send.ioctl import SendResult, prepare, send
 from btrfs_model.stream.reader import read_stream
@@ -85,8 +86,7 @@ class Send:
             return self._send(fs, behaviour).amounts
 
     def _send(self, fs: Filesystem, behaviour: str) -> SendResult:
-        sources = [self.parent] if self.parent else []
-        return send(fs, self.snapshot, self.parent, sources, behaviour=behaviour)
+        return send(fs, self.snapshot, self.parent, behaviour=behaviour)
 
     def time(self, kernel: Kernel, runs: int) -> Timing:
         """Send by a kernel, everything in memory."""
@@ -105,7 +105,8 @@ class ColdSend(Send):
             request = prepare(
                 fs, self.snapshot, self.parent, behaviour=kernel, write=lambda data: None
             )
-            return reads_and_work(request, cached, counted=True)[1]
+            rows, work = reads_and_work(request, cached, counted=True)
+            return {**work, **amounts_of_reads(rows)}
 
     def time(self, kernel: Kernel, runs: int) -> Timing:
         """Send by a kernel that has nothing in memory."""

@@ -8,10 +8,11 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from btrfs_model.base.charts import to_png, to_svg
+from btrfs_model.base.charts import narrow_charts, to_png, to_svg
+from btrfs_model.base.version import __version__
 from btrfs_model.base.whole_file import whole_file
 from btrfs_model.experiments import provenance
 from btrfs_model.experiments.replay import Replay
@@ -19,6 +20,9 @@ from btrfs_model.experiments.report.page import page
 from btrfs_model.experiments.report.time_chart import draw_times
 from btrfs_model.experiments.results import frame, to_csv, to_parquet
 from btrfs_model.experiments.times import message_table, speedup_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _RECORD = "provenance.json"
 
@@ -48,7 +52,8 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     table = frame(replays)
     pictures = {name: both for one in replays for name, both in drawn(one).items()}
-    svgs = {name: svg for name, (svg, _) in pictures.items()}
+    svgs = {name: (svg, one.narrow[name])
+            for one in replays for name, (svg, _) in one.pictures.items()}  # fmt: skip
     record = _provenance(replays)
     pairs = [pair for one in replays for pair in one.speedups]
     figures = [(one.workload.name, one.message, row) for one in replays for row in one.judged]
@@ -57,7 +62,7 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
         "speedups.csv": to_csv(speedup_table(pairs)),
         "messages.csv": to_csv(message_table(figures)),
         "results.parquet": to_parquet(table),
-        "report.html": page(replays, svgs, metadata.version("btrfs-model")).encode(),
+        "report.html": page(replays, svgs, __version__).encode(),
     }
     for name, (svg, png) in pictures.items():
         files[f"{name}.png"], files[f"{name}.svg"] = png, svg.encode()
@@ -78,14 +83,22 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
 def drawn(one: Replay) -> dict[str, tuple[str, bytes]]:
     """Draw the charts of a replay, once: SVG and PNG of each by name."""
     if not one.pictures:
-        charts = {one.workload.name: one.workload.draw(one.outcome)}
-        times = draw_times(one)
-        if times is not None:
-            charts[f"{one.workload.name}-time"] = times
         one.pictures |= {
-            name: (to_svg(chart, name), to_png(chart)) for name, chart in charts.items()
+            name: (to_svg(chart, name), to_png(chart)) for name, chart in _charts(one).items()
         }
+        with narrow_charts():
+            charts = _charts(one)
+        one.narrow |= {name: to_svg(chart, f"{name}-narrow") for name, chart in charts.items()}
     return one.pictures
+
+
+def _charts(one: Replay) -> dict[str, Figure]:
+    """Return the charts of a replay by name."""
+    charts = {one.workload.name: one.workload.draw(one.outcome)}
+    times = draw_times(one)
+    if times is not None:
+        charts[f"{one.workload.name}-time"] = times
+    return charts
 
 
 def _digest(content: bytes) -> str:

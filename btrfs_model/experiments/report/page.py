@@ -19,12 +19,13 @@ from btrfs_model.experiments.times import Judged
 from btrfs_model.experiments.workloads import Figure
 from btrfs_model.experiments.workloads.timed import SECONDS
 
-Cell = str | list[str]
-"""What stands in a cell: a text, or lines of which all but the first are small."""
+Cell = str | list[str] | dict[str, Any]
+"""What stands in a cell: a text, lines of which all but the first are small, or a ``text`` with
+``more`` that is folded."""
 _PLAIN_UNITS = ("blocks", "calls", "commands", "requests", "seeks", "waits")
 
 
-def page(replays: Sequence[Replay], svgs: Mapping[str, str], version: str) -> str:
+def page(replays: Sequence[Replay], svgs: Mapping[str, tuple[str, str]], version: str) -> str:
     """Return the report as HTML that needs nothing but itself.
 
     Parameters
@@ -32,7 +33,7 @@ def page(replays: Sequence[Replay], svgs: Mapping[str, str], version: str) -> st
     replays : sequence of Replay
         What was replayed.
     svgs : mapping
-        Their charts by name.
+        Their charts by name: for wide screens and for narrow ones.
     version : str
         Of the model.
     """
@@ -51,17 +52,18 @@ def template(name: str) -> Template:
     return shelf.get_template(name)
 
 
-def _section(one: Replay, svgs: Mapping[str, str]) -> dict[str, Any]:
+def _section(one: Replay, svgs: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     name = one.workload.name
     return {
         "one": one,
         "name": name,
-        "row": verdicts.commit_row(one),
+        "row": (row := verdicts.commit_row(one)),
+        "cells": [*row.cells[:-1], folded(row)],
         "pairs": [
-            (row.case, row.said, row.reported, row.predicted, row.measured, row.verdict)
-            for row in (verdicts.pair_row(one, pair) for pair in one.speedups)
+            (row.case, row.said, row.reported, row.predicted, row.measured, folded(row))
+            for row in verdicts.pair_rows(one)
         ],
-        "charts": {key: svgs[key][svgs[key].index("<svg") :]
+        "charts": {key: [svg[svg.index("<svg") :] for svg in svgs[key]]
                    for key in (name, f"{name}-time") if key in svgs},
         "factor": _factor(one),
         "times": [_time(row) for row in one.judged],
@@ -69,6 +71,11 @@ def _section(one: Replay, svgs: Mapping[str, str]) -> dict[str, Any]:
         "counts": list(_counts(one)),
         **_formulas(one),
     }  # fmt: skip
+
+
+def folded(row: verdicts.Row) -> Cell:
+    """Return a verdict with what is folded behind it."""
+    return {"text": row.verdict, "more": row.more} if row.more else row.verdict
 
 
 def _factor(one: Replay) -> str:

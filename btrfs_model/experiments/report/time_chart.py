@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from matplotlib import rc_context
@@ -13,13 +14,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from btrfs_model.base.charts import COLOURS, KINDS, RC, bare, new_figure
+from btrfs_model.base.charts import COLOURS, KINDS, RC, bare, is_narrow, new_figure, stacked
 from btrfs_model.cost.causes import DEVICE, duration
-from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.machine import Machine, Ratio
 from btrfs_model.experiments.replay import Replay
-from btrfs_model.experiments.results import PARAMETERS
 from btrfs_model.experiments.times import Judged, Speedup
-from btrfs_model.experiments.workloads.panels import colour, say
+from btrfs_model.experiments.workloads.cases import PARAMETERS
+from btrfs_model.experiments.workloads.charts.panels import (
+    BAR_INCHES,
+    colour,
+    finish_bars,
+    say_bar,
+)
 from btrfs_model.experiments.workloads.timed import Timed
 
 if TYPE_CHECKING:
@@ -42,17 +48,26 @@ def draw_times(one: Replay) -> Figure | None:
     if not groups:
         return None
     bars = sum(len(group) for group in groups)
-    pairs = one.speedups
+    pairs = [pair for pair in one.speedups if not pair.alone]
+    about = (
+        f"{one.workload.name}: time by cause, on {one.machine.title}",
+        "Bars of the times on each side, cut by what they go into: the causes and the times "
+        "stand in the text below the picture."
+        + (" Beside them, how many times as fast it is: predicted with its interval, by the "
+           "message and as measured; the figures are in the table of the message's times."
+           if pairs else ""),
+    )  # fmt: skip
     with rc_context(RC):
-        figure = new_figure(
-            11.0, 1.7 + _ROW * bars + 0.18 * len(groups),
-            f"{one.workload.name}: time by cause, on {one.machine.title}",
-            "Bars of the times on each side, cut by what they go into: the causes and the times "
-            "stand in the text below the picture."
-            + (" On the right, how many times as fast it is: predicted with its interval, by the "
-               "message and as measured; the figures are in the table of the message's times."
-               if pairs else ""),
-        )  # fmt: skip
+        if is_narrow():
+            legend = _legend(_parts(one, groups), one)
+            ratios = [(1.0 + 0.3 * len(pairs), lambda axes: _draw_ratios(axes, pairs))]
+            figure = stacked(*about, [
+                (BAR_INCHES * bars + 1.0, lambda axes: _draw_bars(axes, one, groups)),
+                *(ratios if pairs else []),
+                (0.28 * len(legend) + 0.2, lambda axes: _draw_legend(axes, legend)),
+            ])  # fmt: skip
+            return figure
+        figure = new_figure(11.0, 1.7 + _ROW * bars + 0.18 * len(groups), *about)
         if pairs:
             left, right = figure.subplots(1, 2, width_ratios=[1.75, 1.0])
             _draw_ratios(right, pairs)
@@ -120,15 +135,13 @@ def _draw_bars(axes: Axes, one: Replay, groups: list[list[tuple[Timed, Judged | 
                 axes.plot([reported] * 2, [place - 0.45, place + 0.45], color=COLOURS["ink"],
                           linewidth=1.8)  # fmt: skip
             end = max(start, reported or 0.0)
-            say(axes, text, end, place, colour(timed.side))
             widest = max(widest, end)
             ticks.append(place)
             labels.append(", ".join([*_words(timed), timed.side]))
-            place -= 1
+            place -= say_bar(axes, labels[-1], text, end, place, colour(timed.side))
         place -= 0.5
-    axes.set_yticks(ticks, labels)
-    axes.set_ylim(place + 0.7, 0.8)
-    axes.set_xlim(0, widest * 1.42)
+    finish_bars(axes, ticks, labels, place)
+    axes.set_xlim(0, widest * (1.02 if is_narrow() else 1.42))
     axes.set_xticks([])
     beside = any(row is not None for group in groups for _, row in group)
     axes.set_title(
@@ -178,12 +191,22 @@ def _legend(shown: list[str], one: Replay) -> list[Artist]:
     return [*found, *(marks if is_measured else marks[:-1])]
 
 
+def _draw_legend(axes: Axes, legend: list[Artist]) -> None:
+    """Draw a legend in a panel of its own."""
+    shown = axes.legend(handles=legend, loc="upper left", frameon=False, borderaxespad=0)
+    shown.set_in_layout(False)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    bare(axes)
+
+
 def _label(name: str, machine: Machine) -> str:
     if name == DEVICE:
         return "waiting for the device"
     # what one of them is, without the details
     meanings = {cost.name: re.split("[:;,]", cost.meaning)[0] for cost in machine.costs}
-    return meanings.get(name, name)
+    text = meanings.get(name, name)
+    return textwrap.fill(text, 44) if is_narrow() else text
 
 
 def _colour(name: str, shown: list[str]) -> str:
@@ -196,12 +219,11 @@ def _draw_ratios(axes: Axes, pairs: list[Speedup]) -> None:
     """Draw how many times as fast: predicted with its interval, reported, measured."""
     for row, pair in enumerate(pairs):
         place = -float(row)
-        said = pair.reported
-        axes.plot([said.value] * 2, [place - 0.32, place + 0.32], color=COLOURS["ink"],
-                  linewidth=1.8)  # fmt: skip
-        axes.plot([said.low, said.high], [place + 0.25] * 2, color=COLOURS["ink"], linewidth=0.8)
-        if pair.predicted is not None:
-            value, low, high = pair.predicted.value, pair.predicted.low, pair.predicted.high
+        if pair.reported is not None:
+            _draw_reported(axes, pair.reported, place)
+        if pair.predicted is not None and not pair.predicted.untold:
+            shown = pair.predicted.alone or pair.predicted
+            value, low, high = shown.value, shown.low, shown.high
             axes.plot([low, high], [place, place], color=KINDS[0], linewidth=5, alpha=0.35,
                       solid_capstyle="butt")  # fmt: skip
             axes.plot([value], [place], "o", color=KINDS[0], markersize=6)
@@ -218,9 +240,21 @@ def _draw_ratios(axes: Axes, pairs: list[Speedup]) -> None:
     bare(axes, "bottom")
 
 
+def _draw_reported(axes: Axes, said: Ratio, place: float) -> None:
+    """Draw a line at what a message reports, and what its digits and runs leave open."""
+    axes.plot([said.value] * 2, [place - 0.32, place + 0.32], color=COLOURS["ink"], linewidth=1.8)
+    axes.plot([said.low, said.high], [place + 0.25] * 2, color=COLOURS["ink"], linewidth=0.8)
+
+
 def _case(pair: Speedup) -> str:
     """Name a pair by what differs."""
+    if pair.before is None or pair.after is None:
+        words = [PARAMETERS[name].words.format(value) for name, value in pair.where.items()
+                 if name in PARAMETERS and PARAMETERS[name].words and value]  # fmt: skip
+        return textwrap.fill(", ".join(words) or pair.case, 22 if is_narrow() else 30)
     assert pair.before.timed is not None
     side = pair.after.reported.side
     words = _words(pair.before.timed)
+    if pair.before.reported.side != "before":
+        side = f"{pair.before.reported.side},\nthen {side}"
     return ", ".join([*words, *([] if words and side == "after" else [side])])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading scenarios from files."""
+"""Reading scenarios from files, and writing their operations."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     if not text.lstrip().startswith("["):
         return _of_object(name, text)
     return Scenario(name, _steps(name, _lines(name, text), hex_values=True), hex_values=True)
+
+
+def lines_of(scenario: Scenario) -> list[Any]:
+    """Write operations as they are read, with values of extended attributes in hexadecimal."""
+
+    def plain(step: Step, name: str, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "surrogateescape")
+        text = step.name == "setxattr" and name == "value" and not scenario.hex_values
+        return value.encode().hex() if text else value
+
+    return [
+        [step.name, *(plain(step, *one) for one in step.arguments.items() if one[1] is not None)]
+        for step in scenario.steps
+    ]
 
 
 def _of_object(name: str, text: str) -> Scenario:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.mount.calls.quotas import group_id
 
 
 class ScenarioError(BtrfsModelError):
@@ -164,6 +166,26 @@ def _uuid(value: Any) -> str:
         raise ValueError("a uuid") from None
 
 
+def _group(value: Any) -> int:
+    """Return the number of a quota group, which is also called level/id."""
+    if not isinstance(value, bool):
+        with suppress(ValueError):
+            return group_id(value if isinstance(value, str) else _size(value))
+    raise ValueError("a quota group (level/id)")
+
+
+def _groups(value: Any) -> list[int]:
+    if not isinstance(value, list):
+        raise ValueError("a list of quota groups")
+    return [_group(one) for one in value]
+
+
+def _limit(value: Any) -> int:
+    if _whole(value) < -1:
+        raise ValueError("a number of bytes, or -1 for no limit")
+    return int(value)
+
+
 def _words(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ValueError("a list of strings")
@@ -176,10 +198,12 @@ def _fill(value: Any) -> Any:
         return value
     words = value if isinstance(value, list) else []
     if all(isinstance(word, str) and _is_unicode(word) for word in words) and (
-        words == ["zero"] or (len(words) == 2 and words[0] in ("pat", "rnd"))
+        words == ["zero"] or (len(words) == 2 and words[0] in ("pat", "rnd", "text", "mix"))
     ):
         return tuple(words)
-    raise ValueError('a number, ["zero"], ["pat", TAG] or ["rnd", TAG]')
+    raise ValueError(
+        'a number, ["zero"], ["pat", TAG], ["rnd", TAG], ["text", TAG] or ["mix", TAG]'
+    )
 
 
 # ------------------------------------------------------------------------------- the operations --
@@ -231,18 +255,33 @@ OPERATIONS: dict[str, Operation] = {
         _operation("removexattr", "lremovexattr(2)", _P("path", _path), _P("name", _text)),
         _operation("chattr", "ioctl FS_IOC_SETFLAGS: bits to set and to clear", _P("path", _path),
                    _P("set", _size), _P("clear", _size, 0)),
-        _operation("subvol_create", "a new subvolume", _P("path", _path)),
+        _operation("subvol_create", "a new subvolume, in quota groups", _P("path", _path),
+                   _P("groups", _groups, None)),
         _operation("subvol_delete", "delete a subvolume", _P("path", _path)),
         _operation("snapshot", "snapshot a subvolume", _P("source", _path), _P("path", _path),
-                   _P("read_only", _flag, False)),
+                   _P("read_only", _flag, False), _P("groups", _groups, None)),
         _operation("set_read_only", "make a subvolume read-only, or writable", _P("path", _path),
                    _P("read_only", _flag, True)),
         _operation("set_received", "ioctl SET_RECEIVED_SUBVOL: what a subvolume was made from",
                    _P("path", _path), _P("uuid", _uuid), _P("transid", _size)),
+        _operation("quota_enable", "btrfs quota enable, and count", _P("simple", _flag, False)),
+        _operation("quota_disable", "btrfs quota disable"),
+        _operation("quota_rescan", "btrfs quota rescan -w"),
+        _operation("qgroup_create", "btrfs qgroup create", _P("group", _group)),
+        _operation("qgroup_destroy", "btrfs qgroup destroy", _P("group", _group)),
+        _operation("qgroup_assign", "btrfs qgroup assign --no-rescan", _P("member", _group),
+                   _P("group", _group)),
+        _operation("qgroup_remove", "btrfs qgroup remove --no-rescan", _P("member", _group),
+                   _P("group", _group)),
+        _operation("qgroup_limit", "btrfs qgroup limit: bytes referred to, bytes alone",
+                   _P("group", _group), _P("max_rfer", _limit), _P("max_excl", _limit)),
         _operation("receive", "btrfs send [-p PARENT] SNAPSHOT | btrfs receive recv",
                    _P("snapshot", _path), _P("parent", _optional_path, None)),
         _operation("mkfiles", "create the empty files DIR/PREFIX<FIRST..LAST>",
                    _P("path", _path), _P("prefix", _text), _P("first", _size), _P("last", _size)),
+        _operation("fillfiles", "create DIR/PREFIX<FIRST..LAST> with data, until it fails",
+                   _P("path", _path), _P("prefix", _text), _P("first", _size), _P("last", _size),
+                   _P("length", _written), _P("fill", _fill)),
         _operation("rmfiles", "unlink every STEPth of them", _P("path", _path),
                    _P("prefix", _text), _P("first", _size), _P("last", _size), _P("step", _size)),
         _operation("chmodfiles", "chmod every STEPth of them to 0600", _P("path", _path),

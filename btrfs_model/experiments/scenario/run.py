@@ -52,7 +52,7 @@ def run_scenario(
     seed : int
         Of uuids and times: the same seed gives the same bytes.
     behaviour : str or Behaviour, optional
-        The kernel whose fsync it is; see :attr:`WritableFilesystem.behaviour`.
+        The kernel whose fsync it is; see :attr:`.Mount.behaviour`.
     asynchronous : bool
         Run delayed items where a kernel's worker nearly always does; see
         :attr:`.Machine.asynchronous`.
@@ -150,9 +150,8 @@ class Runner:
         if self.made is not None:
             raise OSError(errno.EBUSY, "there is a filesystem already")
         try:
-            self.made = WritableFilesystem.mkfs(
-                self.size, seed=self.seed, **parse_mkfs_options(options)
-            )
+            chosen = {"size": self.size, **parse_mkfs_options(options)}
+            self.made = WritableFilesystem.mkfs(**chosen, seed=self.seed)
         except ValueError as error:
             raise OSError(errno.EINVAL, str(error)) from None
         self.made.machine.asynchronous = self.asynchronous
@@ -208,6 +207,14 @@ class Runner:
         for name in _names(path, prefix, first, last, 1):
             self.fs().create(name, 0o644)
 
+    def do_fillfiles(
+        self, path: bytes, prefix: str, first: int, last: int, length: int, fill: Any
+    ) -> None:
+        for name in _names(path, prefix, first, last, 1):
+            self.do_create(name, 0o644)
+            if length:
+                self.do_write(name, 0, length, fill)
+
     def do_rmfiles(self, path: bytes, prefix: str, first: int, last: int, step: int) -> None:
         for name in _names(path, prefix, first, last, step):
             self.fs().unlink(name)
@@ -256,9 +263,11 @@ class Runner:
         self.mapped(fiemap_mounted(self.fs(), path, sync=sync))
 
     def do_open(self, path: bytes, handle: str) -> None:
+        held = self.fs().hold(path)  # what is not there is told first
         if handle in self.open:
+            self.fs().release(held)
             raise OSError(errno.EBUSY, "the handle is in use")
-        self.open[handle] = self.fs().hold(path)
+        self.open[handle] = held
 
     def _opened(self, handle: str) -> LiveInode:
         if handle not in self.open:
@@ -303,14 +312,16 @@ class Runner:
 
     # ----------------------------------------------------------------------------- subvolumes --
 
-    def do_subvol_create(self, path: bytes) -> None:
-        self.fs().create_subvolume(path)
+    def do_subvol_create(self, path: bytes, groups: list[int] | None) -> None:
+        self.fs().create_subvolume(path, groups)
 
     def do_subvol_delete(self, path: bytes) -> None:
         self.fs().delete_subvolume(path)
 
-    def do_snapshot(self, source: bytes, path: bytes, read_only: bool) -> None:
-        self.fs().snapshot(source, path, read_only=read_only)
+    def do_snapshot(
+        self, source: bytes, path: bytes, read_only: bool, groups: list[int] | None
+    ) -> None:
+        self.fs().snapshot(source, path, read_only=read_only, qgroups=groups)
 
     def do_set_read_only(self, path: bytes, read_only: bool) -> None:
         self.fs().set_read_only(path, read_only)
@@ -318,11 +329,34 @@ class Runner:
     def do_set_received(self, path: bytes, uuid: str, transid: int) -> None:
         self.fs().set_received_subvolume(path, bytes.fromhex(uuid), transid)
 
+    def do_quota_enable(self, simple: bool) -> None:
+        self.fs().quota_enable(simple)
+
+    def do_quota_disable(self) -> None:
+        self.fs().quota_disable()
+
+    def do_quota_rescan(self) -> None:
+        self.fs().quota_rescan()
+
+    def do_qgroup_create(self, group: int) -> None:
+        self.fs().qgroup_create(group)
+
+    def do_qgroup_destroy(self, group: int) -> None:
+        self.fs().qgroup_destroy(group)
+
+    def do_qgroup_assign(self, member: int, group: int) -> None:
+        self.fs().qgroup_assign(member, group)
+
+    def do_qgroup_remove(self, member: int, group: int) -> None:
+        self.fs().qgroup_remove(member, group)
+
+    def do_qgroup_limit(self, group: int, max_rfer: int, max_excl: int) -> None:
+        self.fs().qgroup_limit(group, max_rfer, max_excl)
+
     def do_receive(self, snapshot: bytes, parent: bytes | None) -> None:
         """``btrfs send | btrfs receive``: the parent is a clone source too."""
         fs = self.fs()
-        sources = [parent] if parent is not None else []
-        sent = send(fs, snapshot, parent, sources)
+        sent = send(fs, snapshot, parent)
         assert sent.data is not None
         from btrfs_model.questions.receive.api import apply_stream
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.experiments.sweep.driver import Driver, Report, engine, measure
 from btrfs_model.experiments.sweep.engine import default_jobs
 from btrfs_model.experiments.sweep.plan import Plan, plan
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _TIMEOUT: Final = 3600.0
+_SHOWN: Final = 12
+"""So many names an error lists."""
 _PROBES: Final = 5
 """Cells that a dry run measures where nothing tells what one takes."""
 
@@ -52,7 +55,7 @@ class Settings:
     """How a sweep is done; see :func:`sweep`, which has these as its arguments."""
 
     store: str | os.PathLike[str] | None = None
-    scheduler: str | Executor | None = None
+    scheduler: Any = None
     jobs: int | None = None
     quantities: Sequence[str] | None = None
     retries: int = 2
@@ -93,15 +96,16 @@ def sweep(
     knobs : mapping
         The values of each knob: a list, one value, or ``{"from": 1, "to": 512, "log": True}`` for
         samplers of ranges. Of a workload its parameters (``files`` ...), ``behaviour`` (without it
-        ``before`` and ``after`` of its commit are measured), any toggle (true or false),
+        both sides of its commit are measured), ``behaviour_before`` and ``behaviour_after`` (other
+        kernels for these), any toggle (true or false),
         ``flipped`` (toggles of which one at a time is other than in that kernel; ``"*"`` for all),
         ``nodesize``, any limit of :data:`btrfs_model.limits.NAMES`, ``device``, ``device_`` and a
         parameter of it, ``machine``.
     store : path, optional
         A folder that remembers: what it has is not measured again.
-    scheduler : str or concurrent.futures.Executor, optional
+    scheduler : str, concurrent.futures.Executor, dask.distributed Client or Cluster, optional
         Processes of this machine without it; ``"local"`` for a Dask cluster on it, or the address
-        of one that there is, ``"tcp://HOST:PORT"``.
+        of one that there is, ``"tcp://HOST:PORT"``; or the object.
     jobs : int, optional
         How many cells at a time; as many as there are processors without it.
     sampler : str
@@ -152,11 +156,28 @@ def sweep(
             raise BtrfsModelError("sweep: sampler, samples and seed stand in the file")
         spec = load(workload, small=small)
         settings.quantities = quantities or spec.quantities
+        check_quantities(spec.target, settings.quantities or ())
         return carry_out(spec.target, spec.plan(knobs), settings)[0]
     if not knobs:
         raise BtrfsModelError("sweep: no knobs")
     target = target_of(workload)
+    check_quantities(target, quantities or ())
     return carry_out(target, plan(target, knobs, sampler, samples, seed), settings)[0]
+
+
+def check_quantities(target: Target, wanted: Sequence[str]) -> None:
+    """Refuse names of figures that no cell has, where that is known before one is measured."""
+    if not wanted or not (known := target.quantities()):
+        return
+    for one in wanted:
+        if one not in known:
+            raise _no_quantity(one, known)
+
+
+def _no_quantity(name: str, known: Iterable[str]) -> BtrfsModelError:
+    known = sorted(known)
+    near = did_you_mean(name, known) or f"; there is {', '.join(known[:_SHOWN])}, ..."
+    return BtrfsModelError(f"sweep: no cell has a quantity {name!r}{near}")
 
 
 @contextmanager
@@ -191,6 +212,9 @@ def carry_out(
                 driver.run(executor, jobs, settings.report)
         table, cells = frame(planned, store, settings.quantities)
         _check_complete(planned, store, table, settings)
+        for one in settings.quantities or ():
+            if not (table["quantity"] == one).any():
+                raise _no_quantity(one, frame(planned, store)[0]["quantity"].unique())
         return table, cells
 
 

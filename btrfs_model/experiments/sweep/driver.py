@@ -65,9 +65,7 @@ def measure(
 
 
 @contextmanager
-def engine(
-    scheduler: str | Executor | None, jobs: int | None, memory: int | None
-) -> Iterator[tuple[Executor, int]]:
+def engine(scheduler: Any, jobs: int | None, memory: int | None) -> Iterator[tuple[Executor, int]]:
     """Start or find an engine; yield it, and how many cells it measures at a time.
 
     Raises BtrfsModelError: when it is not there, or what it needs is not installed.
@@ -80,7 +78,7 @@ def engine(
         with Workers(jobs, memory=memory) as pool:
             yield pool, jobs
         return
-    with _cluster(scheduler, jobs, memory) as client:
+    with _client(scheduler, jobs, memory) as client:
         threads = sum(client.nthreads().values())
         executor = client.get_executor(pure=False)
         try:
@@ -90,8 +88,23 @@ def engine(
 
 
 @contextmanager
-def _cluster(scheduler: str, jobs: int | None, memory: int | None) -> Iterator[Any]:
+def _client(scheduler: Any, jobs: int | None, memory: int | None) -> Iterator[Any]:
+    """Find or start a Dask cluster, of which the caller may have a client or the object."""
     distributed = optional("distributed", "cluster")
+    if not isinstance(scheduler, str):
+        known = distributed.Client, distributed.deploy.cluster.Cluster
+        if not isinstance(scheduler, known):
+            kind = type(scheduler).__name__
+            raise BtrfsModelError(
+                f"sweep: scheduler is of {kind}: neither text, executor, client nor cluster"
+            )
+        _check_no_memory("the caller's cluster", memory)
+        if isinstance(scheduler, distributed.Client):
+            yield scheduler
+            return
+        with distributed.Client(scheduler) as client:
+            yield client
+        return
     if scheduler != "local" and "://" not in scheduler:
         raise BtrfsModelError(
             f"sweep: scheduler {scheduler!r} is neither 'local' nor an address tcp://HOST:PORT"
@@ -104,9 +117,7 @@ def _cluster(scheduler: str, jobs: int | None, memory: int | None) -> Iterator[A
         with cluster, distributed.Client(cluster) as client:
             yield client
         return
-    if memory is not None:
-        raise BtrfsModelError(f"sweep: what the processes of {scheduler} may have is said where "
-                              "they are started (dask worker --memory-limit)")  # fmt: skip
+    _check_no_memory(scheduler, memory)
     try:
         client = distributed.Client(scheduler, timeout=10)
     except (OSError, ValueError) as error:
@@ -115,6 +126,12 @@ def _cluster(scheduler: str, jobs: int | None, memory: int | None) -> Iterator[A
         ) from None
     with client:
         yield client
+
+
+def _check_no_memory(scheduler: str, memory: int | None) -> None:
+    if memory is not None:
+        raise BtrfsModelError(f"sweep: what the processes of {scheduler} may have is said where "
+                              "they are started (dask worker --memory-limit)")  # fmt: skip
 
 
 class Driver:

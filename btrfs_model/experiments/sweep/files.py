@@ -10,10 +10,11 @@ from typing import Any, Final
 import pandas as pd
 
 from btrfs_model.experiments import provenance
-from btrfs_model.experiments.results import COLUMNS, Column, to_csv, to_parquet
+from btrfs_model.experiments.results import COLUMNS, to_csv, to_parquet
 from btrfs_model.experiments.sweep.plan import Plan
 from btrfs_model.experiments.sweep.spec import Spec
 from btrfs_model.experiments.sweep.store import build
+from btrfs_model.experiments.workloads.cases import Column
 
 _KNOB: Final = Column("", "", "Knob of the sweep, or what a figure depends on besides.")
 _COLUMNS: Final = {

@@ -17,12 +17,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pandas as pd
 
+from btrfs_model.base.arguments import warn_renamed
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.experiments.sweep.target import (
     FLIPPED,
     FLIPS,
+    RENAMED,
     Scenario,
     Target,
     Workloads,
@@ -68,6 +71,7 @@ def _knob(name: str, given: Any, sampler: str) -> Range | tuple[Any, ...]:
     """Read a knob: a range, a list of values, or one value."""
     if name == FLIPPED and given == "*":
         return FLIPS
+    given = plain(given)
     if isinstance(given, Mapping):
         if unknown := set(given) - _RANGE:
             near = did_you_mean(min(unknown), _RANGE)
@@ -84,15 +88,22 @@ def _knob(name: str, given: Any, sampler: str) -> Range | tuple[Any, ...]:
     )
     if not values:
         raise refuse(name, given, "there is no value")
-    values = tuple(one.item() if isinstance(one, np.generic) else one for one in values)
+    values = tuple(map(plain, values))
     for one in values:
         if not isinstance(one, str | bool | int | float | None):
             raise refuse(name, one, "a value is a number, a text, true or false")
     return values
 
 
+def plain(value: Any) -> Any:
+    """Return a value as Python has it, of numpy's and pandas' numbers and arrays too."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value.tolist() if isinstance(value, np.ndarray | pd.Series | pd.Index) else value
+
+
 def _end(name: str, given: Mapping[str, Any], end: str) -> float:
-    value = given.get(end)
+    value = plain(given.get(end))
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise refuse(name, dict(given), "a range goes from a number to a number")
     return value
@@ -146,6 +157,14 @@ class Plan:
         return [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
 
 
+def _name(target: Target, knob: str) -> str:
+    """Return the name that a knob has now."""
+    if not isinstance(target, Workloads) or knob not in RENAMED:
+        return knob
+    warn_renamed(f"knob {knob!r}", repr(RENAMED[knob]))
+    return RENAMED[knob]
+
+
 def plan(
     target: Target,
     knobs: Mapping[str, Any],
@@ -163,7 +182,8 @@ def plan(
     if sampler not in SAMPLERS:
         near = did_you_mean(sampler, SAMPLERS)
         raise BtrfsModelError(f"sweep: no sampler {sampler!r}: {', '.join(SAMPLERS)}{near}")
-    read = {str(name): _knob(str(name), given, sampler) for name, given in knobs.items()}
+    named = {_name(target, str(name)): given for name, given in knobs.items()}
+    read = {name: _knob(name, given, sampler) for name, given in named.items()}
     for name, one in read.items():
         target.check(name, (one.low, one.high) if isinstance(one, Range) else one)
     fixed = _fixed(target)
@@ -205,12 +225,12 @@ def _codes(
     if sampler in ("grid", "list"):
         lists = [one for one in knobs.values() if isinstance(one, tuple)]
         values = [tuple(dict.fromkeys(map(_typed, one))) for one in lists]
-        plain = [tuple(one for _, one in of_knob) for of_knob in values]
+        lone = [tuple(one for _, one in of_knob) for of_knob in values]
         if sampler == "grid":
-            if (total := math.prod(map(len, plain))) > _MOST_CELLS:
+            if (total := math.prod(map(len, lone))) > _MOST_CELLS:
                 raise BtrfsModelError(f"sweep: {total:,} cells are more than {_MOST_CELLS:,}")
-            places = np.indices([len(one) for one in plain], np.int32)
-            return places.reshape(len(plain), -1).T, plain, nothing, ()
+            places = np.indices([len(one) for one in lone], np.int32)
+            return places.reshape(len(lone), -1).T, lone, nothing, ()
         count = max(map(len, lists))
         if any(len(one) not in (1, count) for one in lists):
             sizes = ", ".join(f"{name} {len(one)}" for name, one in zip(knobs, lists, strict=True))
@@ -219,7 +239,7 @@ def _codes(
             np.resize([of_knob.index(_typed(one)) for one in given], count)
             for of_knob, given in zip(values, lists, strict=True)
         ]
-        return np.array(columns, np.int32).T, plain, nothing, ()
+        return np.array(columns, np.int32).T, lone, nothing, ()
     varied = tuple(name for name, one in knobs.items() if isinstance(one, Range) or len(one) > 1)
     if not varied:
         raise BtrfsModelError(f"sweep: no knob of a {sampler} sample varies")
@@ -252,6 +272,8 @@ def _shares(varied: Sequence[str], sampler: str, samples: int, seed: int) -> NDA
     """Return samples of the unit cube of the knobs that vary."""
     if samples < 1:
         raise BtrfsModelError(f"sweep: {samples} samples are none")
+    if seed < 0:
+        raise BtrfsModelError(f"sweep: seed {seed} is less than 0")
     count = len(varied)
     if sampler == "random":
         return np.random.default_rng(seed).random((samples, count))

@@ -56,7 +56,8 @@ class Conclusion:
 
     def __post_init__(self) -> None:
         given = [one for one in (self.saves, self.costs) if one is not None]
-        if len(given) != 1 or isinstance(given[0], str) or given[0] < 0:
+        is_number = [isinstance(one, int | float) and one is not True for one in given]
+        if is_number != [True] or not given[0] >= 0:
             raise BtrfsModelError(
                 f"conclusion {self.name!r}: it has either saves or costs, a fraction from 0 on"
             )
@@ -64,6 +65,8 @@ class Conclusion:
     @classmethod
     def of(cls, name: str, table: Mapping[str, Any]) -> Conclusion:
         """Read a table of a file."""
+        if not isinstance(table, Mapping):
+            raise BtrfsModelError(f"conclusion {name!r}: it is no table")
         known = [one.name for one in fields(cls)[1:]]
         for key in table:
             if key not in known:
@@ -73,6 +76,9 @@ class Conclusion:
             raise BtrfsModelError(f"conclusion {name!r}: case is no table")
         if not isinstance(table.get("quantity"), str):
             raise BtrfsModelError(f"conclusion {name!r}: quantity is missing")
+        for side in ("before", "after"):
+            if not isinstance(table.get(side, ""), str):
+                raise BtrfsModelError(f"conclusion {name!r}: {side} is no text")
         return cls(name, **table)
 
     def holds(self, table: pd.DataFrame, cells: NDArray[np.int64], count: int) -> NDArray[Any]:

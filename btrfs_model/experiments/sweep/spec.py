@@ -3,7 +3,7 @@
 
 ::
 
-    workload = "send-utimes"            # or function = "module:name", or scenario = "run.json"
+    workload = "send-utimes"            # or scenario = "run.json", or function = "module:name"
     sampler = "grid"
     quantities = ["time"]
 
@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
+from importlib import import_module, invalidate_caches
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
@@ -94,8 +95,10 @@ def load(path: str | os.PathLike[str], *, small: bool = False) -> Spec:
         other = found.get("small", {})
         _check(f"{name}: small", other, {key: _KINDS[key] for key in _SMALL})
         found |= {**other, "knobs": {**found.get("knobs", {}), **other.get("knobs", {})}}
-    if not all(isinstance(one, str) for one in found.get("quantities", ())):
-        raise BtrfsModelError(f"{name}: quantities: they are texts")
+    for key in ("workload", "quantities"):
+        for one in found.get(key, ()):
+            if not isinstance(one, str):
+                raise BtrfsModelError(f"{name}: {key}: {one!r} is no text")
     if not found.get("knobs"):
         raise BtrfsModelError(f"{name}: knobs: there is none")
     given = [one for one in _TARGETS if one in found]
@@ -129,13 +132,30 @@ def _target(kind: str, named: Any, folder: Path) -> Target:
         return target_of(named)
     if kind == "scenario":
         return target_of(os.fspath(folder / named))
-    module, colon, function = named.partition(":")
-    if not colon:
+    return target_of(_function(named, folder.absolute()))
+
+
+def _function(named: str, folder: Path) -> Callable[..., Any]:
+    """Import a function from a module beside a file: from there, and from nowhere else."""
+    module, _, name = named.partition(":")
+    if not (module.isidentifier() and name.isidentifier()):
         raise BtrfsModelError(f"function is {named!r}, not 'module:name'")
-    # a module beside the file, for this process and for those that measure
-    if (place := os.fspath(folder.absolute())) not in sys.path:
-        sys.path.insert(0, place)
+    there = [folder / f"{module}.py", folder / module / "__init__.py"]
+    if not any(one.is_file() for one in there):
+        raise BtrfsModelError(f"function {named!r}: there is no {module}.py beside the file")
+    # behind all others, for this process and for those that measure: nothing there stands in for
+    # a module that another one asks for
+    if (place := os.fspath(folder)) not in sys.path:
+        sys.path.append(place)
+    invalidate_caches()
+    found = find_spec(module)
+    origin = None if found is None else found.origin
+    if origin is None or not any(one.exists() and one.samefile(origin) for one in there):
+        raise BtrfsModelError(f"function {named!r}: another module has this name: {origin}")
     try:
-        return target_of(getattr(import_module(module), function))
-    except (ImportError, AttributeError) as error:
-        raise BtrfsModelError(f"function {named!r}: {error}") from None
+        function = getattr(import_module(module), name)
+    except Exception as error:  # it is the user's code
+        raise BtrfsModelError(f"function {named!r}: {type(error).__name__}: {error}") from None
+    if not callable(function):
+        raise BtrfsModelError(f"function {named!r}: it is no function")
+    return cast("Callable[..., Any]", function)

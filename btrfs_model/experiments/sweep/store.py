@@ -158,7 +158,7 @@ class Store:
 
     @property
     def done(self) -> Mapping[str, Path]:
-        """The cells that there are, with their files."""
+        """The cells that exist, with their files."""
         return self._files
 
     def stale(self, keys: Sequence[str]) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a cell of a sweep measures: a workload, a scenario, or a function of one's own.
+"""What a cell of a sweep measures: a workload, a scenario, or a function of your own.
 
 A target knows its knobs, refuses values that are none, and measures one cell: a mapping of knobs to
 values. It is made where the sweep is, and travels to the processes that measure.
@@ -12,26 +12,30 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, Protocol
 
 import pandas as pd
 
+from btrfs_model.base.counters import NAMES as COUNTERS
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.behaviour import PRESETS, Behaviour
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost import device, machine
 from btrfs_model.experiments.scenario.load import load_scenario
 from btrfs_model.experiments.scenario.run import run_scenario
 from btrfs_model.experiments.sweep.images import opened
 from btrfs_model.experiments.times import add_times
 from btrfs_model.experiments.workloads import Input, Outcome, Side, Workload, load
+from btrfs_model.experiments.workloads.knobs import ON_DEVICE, Knobs, cell_names
 from btrfs_model.experiments.workloads.own import outcome_of
 from btrfs_model.limits import NAMES as LIMITS
-from btrfs_model.patches import Patch
+from btrfs_model.ondisk.stream import COMMANDS_BY_NAME
+from btrfs_model.patches import KERNEL, Patch
 from btrfs_model.questions.send.ioctl import SendResult
 
 Params = Mapping[str, Any]
@@ -41,11 +45,21 @@ FLIPPED: Final = "flipped"
 """A knob: one toggle is on where the kernel has it off, or off where the kernel has it on. With it
 goes what has no meaning otherwise: on, the toggles that it needs; off, those that need it."""
 FLIPS: Final = ("none", *_TOGGLES)
-_SIDES: Final = ("before", "after")
-_DEVICE: Final = "device_"
+_SIDES: Final = {"behaviour_before": "before", "behaviour_after": "after"}
+RENAMED: Final = {side: knob for knob, side in _SIDES.items()}
+"""Knobs of workloads that have another name now."""
 _MOST: Final = 10**9
+_PROBE: Final = 0.0005
+"""Of a workload's full size: a run takes no time."""
 _SHOWN: Final = 12
 """So many names an error lists."""
+
+
+_FAMILIES: Final = {
+    "command ": [*COMMANDS_BY_NAME],
+    "sender: ": [*COUNTERS],
+}
+"""Figures of sends of which a small run may have some alone."""
 
 
 class Row(NamedTuple):
@@ -66,13 +80,16 @@ class Target(Protocol):
     name: str
 
     def check(self, name: str, values: Sequence[Any]) -> None:
-        """Refuse a knob that there is not, or a value out of its range."""
+        """Refuse a knob that does not exist, or a value out of its range."""
 
     def identity(self, name: str, value: Any) -> Any:
         """Return what a value is, for the key of a cell: of a file its content."""
 
+    def quantities(self) -> set[str]:
+        """Return names of all figures that a cell may have; nothing where only a run tells."""
+
     def group(self, params: Params) -> str:
-        """Name what cells share that is dear to make; empty for nothing."""
+        """Key of the filesystem image that cells can share; empty if there is none."""
 
     def measure(self, params: Params, images: Path) -> list[Row]:
         """Measure a cell; images that cells share are in a folder."""
@@ -164,20 +181,14 @@ class Workloads:
         self.workloads = {_name(one): one for one in which}
         if not self.workloads:
             raise BtrfsModelError("sweep: no workload is named")
-        for one in which:
-            if load(one).scaled is None:
-                raise BtrfsModelError(f"sweep: {_name(one)}: nothing builds its filesystem")
         self.name = ", ".join(self.workloads)
 
     def _names(self) -> list[str]:
         """Return the knobs that all of the workloads have."""
         found: list[list[str]] = []
         for one in map(load, self.workloads.values()):
-            limits = LIMITS if "limits" in one.knobs else ()
-            on_device = ("device",) if "device" in one.knobs else ()
-            nodesize = ("nodesize",) if "nodesize" in one.knobs else ()
             parameters = {**one.inputs[-1].parameters, **dict.fromkeys(one.arguments)}
-            found.append([*parameters, *nodesize, *on_device, *limits])
+            found.append([*parameters, *cell_names(one.knobs)])
         first, *others = found
         shared = [name for name in first if all(name in one for one in others)]
         return [*shared, "behaviour", *_SIDES, "machine", "workload", FLIPPED, *_TOGGLES]
@@ -185,7 +196,7 @@ class Workloads:
     def check(self, name: str, values: Sequence[Any]) -> None:
         """See :class:`Target`."""
         names = self._names()
-        is_of_device = name.startswith(_DEVICE) and "device" in names
+        is_of_device = name.startswith(ON_DEVICE) and "device" in names
         if name not in names and not is_of_device:
             raise _unknown(name, self.name, names)
         for value in values:
@@ -200,14 +211,12 @@ class Workloads:
             machine.load(str(value))
         elif name == "device":
             device.load(str(value))
-        elif name in LIMITS:
-            _count(name, value, 0)
+        elif name in (*LIMITS, "nodesize"):
+            if name in LIMITS:
+                _count(name, value, 0)
             for one in map(load, self.workloads.values()):
-                one.turned({"limits": {name: value}})
-        elif name == "nodesize":
-            for one in map(load, self.workloads.values()):
-                one.turned({"nodesize": value})
-        elif not name.startswith(_DEVICE):
+                Knobs.of_cell({name: value}).check(one.name, one.knobs)
+        elif not name.startswith(ON_DEVICE):
             for one in map(load, self.workloads.values()):
                 if name not in one.arguments:
                     _count(name, value)
@@ -217,55 +226,59 @@ class Workloads:
     def identity(self, name: str, value: Any) -> Any:
         """See :class:`Target`."""
         if name == "workload":
-            return [value, source_of(load(self.workloads[value]).run)]
+            return [value, *map(source_of, load(self.workloads[value]).functions())]
         return _content(value) if name in ("machine", "device") else value
 
-    def _workload(self, params: Params) -> tuple[Workload, Input]:
-        """Return the workload of a cell with its knobs turned, and its input."""
+    def quantities(self) -> set[str]:
+        """See :class:`Target`: of a very small run, of what sends and receivers count besides."""
+        found: set[str] = set()
+        for name, one in self.workloads.items():
+            workload = load(one)
+            smallest = workload.scaled(_PROBE).parameters
+            params = {"workload": name, _size(workload): smallest[_size(workload)]}
+            with TemporaryDirectory() as images:
+                found |= {row.quantity for row in self.measure(params, Path(images))}
+        for start, names in _FAMILIES.items():
+            if any(one.startswith(start) for one in found):
+                found |= {f"{start}{name}" for name in names}
+        return found
+
+    def _workload(self, params: Params) -> tuple[Workload, Input, Knobs]:
+        """Return the workload of a cell, its input, and its knobs."""
         workload = load(self.workloads[params["workload"]])
-        settings = {name.removeprefix(_DEVICE): value for name, value in params.items()
-                    if name.startswith(_DEVICE)}  # fmt: skip
-        knobs = {
-            "device": params.get("device"), "parameters": settings,
-            "limits": {name: value for name, value in params.items() if name in LIMITS},
-            "nodesize": params.get("nodesize"),
-        }  # fmt: skip
-        workload = workload.turned({name: value for name, value in knobs.items() if value})
+        knobs = Knobs.of_cell(params)
+        knobs.check(workload.name, workload.knobs)
         full, size = workload.inputs[-1].parameters, _size(workload)
-        assert workload.scaled is not None
         source = workload.scaled(params.get(size, workload.inputs[0].parameters[size]) / full[size])
-        own = {*full, *workload.arguments} - {"nodesize"}
-        given = {name: value for name, value in params.items() if name in own}
-        return workload, replace(source, parameters={**source.parameters, **given})
+        given = {name: params[name] for name in (*full, *workload.arguments) if name in params}
+        source = replace(source, parameters={**source.parameters, **given})
+        return workload, source, replace(knobs, machine=_machine(params.get("machine")))
 
     def group(self, params: Params) -> str:
         """See :class:`Target`."""
         return self._image(*self._workload(params))
 
-    def _image(self, workload: Workload, source: Input) -> str:
+    def _image(self, workload: Workload, source: Input, knobs: Knobs) -> str:
         """Name the filesystem of a cell."""
-        identity = [self.identity("workload", workload.name), sorted(source.parameters.items())]
+        made = [*sorted(source.parameters.items()), knobs.nodesize]
+        identity = [self.identity("workload", workload.name), made]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
     def measure(self, params: Params, images: Path) -> list[Row]:
         """See :class:`Target`."""
-        workload, source = self._workload(params)
-        named = {side.name: side.behaviour for side in workload.compared if side.name in _SIDES}
-        named |= {name: params[name] for name in named if name in params}
+        workload, source, knobs = self._workload(params)
+        ours = {side.name: side.behaviour for side in workload.compared}
+        named = {side: params.get(knob, ours[side]) for knob, side in _SIDES.items()}
         if "behaviour" in params:
             named = {"": params["behaviour"]}
         sides = tuple(Side(name, _kernel(kernel, params)) for name, kernel in named.items())
-        where = _machine(params.get("machine"))
         outcome = Outcome([])
-        shared = images / f"{self._image(workload, source)}.img" if workload.keeps else None
+        shared = images / f"{self._image(workload, source, knobs)}.img" if workload.keeps else None
         for side in sides:
-            with opened(shared, lambda: workload.open(source, _silent)) as fs:
-                found = (workload.once or workload.run)(
-                    fs, source, (side,), _silent, where, **getattr(workload.run, "keywords", {})
-                )
-            outcome.figures += found.figures
-            outcome.timed += found.timed
-        add_times(outcome, where, [])
+            with opened(shared, partial(workload.open, source, knobs, side=side)) as fs:
+                outcome.add(workload.measure(fs, source, side, knobs))
+        assert knobs.machine is not None
+        add_times(outcome, knobs.machine, [])
         return [
             Row(one.quantity, one.unit, one.modelled, one.low, one.high, one.side, one.case)
             for one in outcome.figures
@@ -276,10 +289,6 @@ class Workloads:
 def _machine(named: str | None) -> machine.Machine:
     """Return the machine that a cell names, or the native one."""
     return machine.chosen(named or None)
-
-
-def _silent(_: str) -> None:
-    """Report no progress."""
 
 
 def _name(workload: str | Workload) -> str:
@@ -315,6 +324,10 @@ class Scenario:
             elif name != "asynchronous":
                 _check_kernel(name, value)
 
+    def quantities(self) -> set[str]:
+        """See :class:`Target`."""
+        return {"commits", *COUNTERS}
+
     def identity(self, name: str, value: Any) -> Any:
         """See :class:`Target`."""
         return _content(self.path) if name == "scenario" else value
@@ -332,7 +345,7 @@ class Scenario:
             rows.append(Row("commits", "commits", float(how == "commit"), case=case))
             rows.extend(Row(one, "calls", float(count), case=case) for one, count in work.items())
 
-        kernel = _kernel(params.get("behaviour", PRESETS[-1]), params)
+        kernel = _kernel(params.get("behaviour", KERNEL), params)
         given = {one: params[one] for one in ("size", "seed", "asynchronous") if one in params}
         with (
             counting() as work,
@@ -346,7 +359,7 @@ class Scenario:
 
 
 class Function:
-    """A function of one's own: its arguments are the knobs, what it returns is measured.
+    """A function of your own: its arguments are the knobs, what it returns is measured.
 
     It gives the result of a send, counts by name, a number, or a table with a row for each figure
     and a column ``value``.
@@ -364,6 +377,10 @@ class Function:
         for value in values:
             if name == "behaviour":
                 _check_kernel(name, value)
+
+    def quantities(self) -> set[str]:
+        """See :class:`Target`."""
+        return set()
 
     def identity(self, name: str, value: Any) -> Any:
         """See :class:`Target`."""

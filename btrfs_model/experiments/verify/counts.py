@@ -40,10 +40,11 @@ _Told = tuple[Path, dict[str, int]]
 
 EXCEPTIONS = {
     "submit_bio": "of the block layer",
+    "btrfs_search_forward": "only those of log_new_dir_dentries() are counted",
     "get_cur_inode_path": "of later kernels; before, part of who called it",
     "fiemap_fill_next_extent": "of the VFS",
     **{name: "no function: it says what it is" for name in NAMES
-       if name.startswith(("log_", "leaves_", "nodes_", "items_", "subtrees_"))},
+       if name.startswith(("data_", "log_", "leaves_", "nodes_", "items_", "subtrees_"))},
 }  # fmt: skip
 """What gcov cannot count in ``fs/btrfs``, and why."""
 
@@ -162,7 +163,7 @@ class _Built:
 
 
 def count(binary: Path) -> list[Row]:
-    """Count the five workloads in a kernel of :func:`btrfs_model.kernels.gcov.build`."""
+    """Count the five workloads in a kernel of :func:`btrfs_model.kernels.build.build`."""
     if why := gcov.why_not(binary):
         raise KernelMissingError(why)
     with Uml(binary, memory=_MEMORY) as kernel:

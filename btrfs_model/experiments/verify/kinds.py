@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is compared: each kind of comparison, of a scenario or of an image that there is.
+"""What is compared: each kind of comparison, of a scenario or of an image that exists.
 
 A comparison counts what it compared, by unit, and ends at the first difference.
 """
@@ -10,21 +10,25 @@ import random
 import stat
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import count, pairwise
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.codes import Code
+from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.scenario.load import Scenario, lines_of
+from btrfs_model.experiments.verify.bench import Bench, first_that_differs
+from btrfs_model.experiments.verify.data import compare_data, random_data
+from btrfs_model.experiments.verify.full import compare_full, random_full
 from btrfs_model.experiments.verify.listing import model_listing, snapshots_of
 from btrfs_model.experiments.verify.logs import (
+    TIMES,
     checksums_by_sector,
     clock_of_replays,
     comparable_logs,
@@ -32,7 +36,8 @@ from btrfs_model.experiments.verify.logs import (
     without_ranges,
 )
 from btrfs_model.experiments.verify.maps import comparable_maps
-from btrfs_model.experiments.verify.random_logs import random_log
+from btrfs_model.experiments.verify.quotas import compare_quotas, random_quotas
+from btrfs_model.experiments.verify.random_logs import random_log, random_replay
 from btrfs_model.experiments.verify.random_scenarios import random_scenario
 from btrfs_model.experiments.verify.random_trees import random_tree
 from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model, references_to
@@ -40,10 +45,10 @@ from btrfs_model.kernels.inside import asked, used
 from btrfs_model.kernels.inside.listing import Listing
 from btrfs_model.kernels.inside.mounts import Place
 from btrfs_model.kernels.inside.timed import Sent
-from btrfs_model.kernels.session import Kernel
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.questions.check import check
 from btrfs_model.questions.fiemap.api import Fiemap
 from btrfs_model.questions.logreplay import replay_log
@@ -55,79 +60,14 @@ NO_FILE_DATA, COMPRESSED = 1, 16
 _BLOCK = 4096
 _BEHIND = 1 << 30
 """Bytes from the last extent to where there is none."""
+_FAR = 1 << 30
+"""Bytes of a file that is sent without its data."""
 _LARGE = 8 << 30
 """Bytes of a device that may have a million files."""
 _SMALL = 256 << 20
 """Bytes of a device that the model has a copy of."""
 _LAG = 60 * 10**9
 """The clock of a guest may lag so much."""
-
-
-class DifferenceError(BtrfsModelError):
-    """A kernel and the model do not agree.
-
-    Attributes
-    ----------
-    kernel, model : object
-        What they say.
-    """
-
-    def __init__(self, what: str, kernel: Any, model: Any) -> None:
-        self.what, self.kernel, self.model = what, kernel, model
-        super().__init__(f"kernel and model differ: {what}")
-
-
-@dataclass
-class Bench:
-    """A kernel beside the model.
-
-    Attributes
-    ----------
-    compared : Counter
-        How much was compared, by unit.
-    """
-
-    kernel: Kernel
-    compared: Counter[str] = field(default_factory=Counter)
-    _numbers: Iterator[int] = field(default_factory=count)
-
-    @property
-    def behaviour(self) -> str:
-        """The kernel's preset."""
-        return self.kernel.preset
-
-    @contextmanager
-    def new_image(self) -> Iterator[Path]:
-        """Make up a name for an image, which goes in the end."""
-        path = self.kernel.images / f"image-{next(self._numbers)}"
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-
-    @contextmanager
-    def looked_at(self, image: Path) -> Iterator[Place]:
-        """Attach an image, to be read."""
-        with self.kernel.attached(image, read_only=True) as source:
-            yield Place(source=source, top=self.kernel.top, options="ro")
-
-    def same(self, unit: str, what: str, kernel: Any, model: Any, amount: int = 1) -> None:
-        """Compare.
-
-        Raises
-        ------
-        DifferenceError
-            When they differ.
-        """
-        if kernel != model:
-            raise DifferenceError(what, kernel, model)
-        self.compared[unit] += amount
-
-    def same_members(self, unit: str, what: str, kernel: Any, model: Any) -> None:
-        """Compare mappings; the first member that differs is named."""
-        for key in sorted(kernel.keys() | model.keys(), key=repr):
-            where = f"{what}{key!r}"
-            self.same(unit, where, kernel.get(key, "nothing"), model.get(key, "nothing"))
 
 
 # ------------------------------------------------------------------------------------- images --
@@ -163,6 +103,15 @@ def plans(fs: Filesystem, choice: random.Random) -> list[Sent]:
     return found
 
 
+def _has_far_files(fs: Filesystem) -> bool:
+    """Whether a file is so large that zeros for a hole in it would make a stream of gigabytes."""
+    for number in fs.subvolume_ids:
+        sizes = fs.listing(number, content=False)["size"]
+        if len(sizes) and sizes.max() > _FAR:
+            return True
+    return False
+
+
 def _model_stream(fs: Filesystem, what: Sent, behaviour: str) -> tuple[int, bytes]:
     try:
         sent = send(
@@ -183,6 +132,8 @@ def compare_sends(bench: Bench, image: Path, choice: random.Random) -> None:
         wanted = plans(fs, choice)
         version_one = "send-stream-v2" not in Behaviour.parse(bench.behaviour)
         wanted = [one for one in wanted if not (version_one and one["protocol"] > 1)]
+        if _has_far_files(fs):
+            wanted = [{**one, "flags": one["flags"] | NO_FILE_DATA} for one in wanted]
         targets = [kernel.new_file() for _ in wanted]
         with bench.looked_at(image) as place:
             ended = kernel.call(asked.streams, place, wanted, list(map(str, targets)))
@@ -190,7 +141,7 @@ def compare_sends(bench: Bench, image: Path, choice: random.Random) -> None:
             theirs = number, target.read_bytes()
             target.unlink()
             ours = _model_stream(fs, what, bench.behaviour)
-            bench.same("streams", f"send {dict(what)}", theirs, ours)
+            bench.same("streams", f"send {dict(what)}", theirs, ours, how=(theirs[0], ours[0]))
             bench.compared["bytes"] += len(theirs[1])
 
 
@@ -198,18 +149,31 @@ def compare_reads(bench: Bench, image: Path, choice: random.Random) -> None:
     """Compare how many bytes of tree blocks a cold send reads."""
     behaviour = Behaviour.parse(bench.behaviour)
     with Filesystem.open(image) as fs:
-        full = [one for one in plans(fs, choice) if one["parent"] is None]
-        for what in [one for one in full if fs.subvolume(one["snapshot"]).is_read_only][:3]:
-            cold: Sent = {**what, "flags": NO_FILE_DATA, "clones": []}
+
+        def read_only(name: str) -> bool:
+            return fs.subvolume(name).is_read_only
+
+        wanted = [one for one in plans(fs, choice) if all(map(read_only, _named(one)))]
+        full = [one for one in wanted if one["parent"] is None]
+        changes = [one for one in wanted if one["parent"] is not None]
+        for what in [*full[:3], *choice.sample(changes, min(3, len(changes)))]:
+            cold: Sent = {**what, "flags": NO_FILE_DATA, "protocol": 1}
             with bench.looked_at(image) as place:
                 theirs = bench.kernel.call(asked.cold_reads, place, cold)
-            name = what["snapshot"]
-            request = prepare(fs, name, None, (), behaviour=behaviour, no_file_data=True,
+            request = prepare(fs, what["snapshot"], what["parent"], what["clones"],
+                              behaviour=behaviour, no_file_data=True,
                               write=lambda data: None)  # fmt: skip
-            known = blocks_after_mount(fs, [fs.subvolume(name)], behaviour, writable=False)
+            opened = [fs.subvolume(name) for name in dict.fromkeys(_named(what))]
+            known = blocks_after_mount(fs, opened, behaviour, writable=False)
             ours = len(run(request, known)[2]) * fs.image.nodesize
-            bench.same("cold sends", f"bytes read for a send of {name}", theirs, ours)
+            bench.same("cold sends", f"bytes read for a send {dict(cold)}", theirs, ours)
             bench.compared["blocks read"] += ours // fs.image.nodesize
+
+
+def _named(what: Sent) -> list[str]:
+    """Return the subvolumes that a send is about: what is sent, clone sources, the parent."""
+    parents = [] if what["parent"] is None else [what["parent"]]
+    return [what["snapshot"], *what["clones"], *parents]
 
 
 def compare_extents(bench: Bench, image: Path, choice: random.Random) -> None:
@@ -284,9 +248,14 @@ def _of_image(compare: Callable[[Bench, Path, random.Random], None]) -> Compare:
         with bench.new_image() as image, bench.new_image() as copy:
             crash = copy if scenario.steps[-1].name == "crash" else None
             in_the_kernel(bench.kernel, scenario, image, crash, _LARGE)
-            compare(bench, crash or image, random.Random(scenario.path))
+            compare(bench, crash or image, choice_of(scenario))
 
     return of_scenario
+
+
+def choice_of(scenario: Scenario) -> random.Random:
+    """Choose by mkfs and mount, which stay where a scenario is made short, written and read."""
+    return random.Random("; ".join(map(repr, lines_of(scenario)[:2])))
 
 
 def compare_maps(bench: Bench, scenario: Scenario) -> None:
@@ -298,11 +267,16 @@ def compare_maps(bench: Bench, scenario: Scenario) -> None:
                 in_the_model(scenario, bench.behaviour) as (fs, ours),
                 Filesystem.open(image) as its,
             ):
+                bench.same_ends(scenario, ran.ended, ours.ended)
+                theirs, mine = its.subvolumes()["path"], fs.subvolumes()["path"]
+                bench.same("subvolumes", "subvolumes", theirs.tolist(), mine.tolist())
                 roots = dict(zip(its.subvolume_ids, fs.subvolume_ids, strict=True))
-            for theirs, mine in zip(ran.mapped, ours.mapped, strict=True):
-                known, found = comparable_maps(theirs, mine, roots)
-                bench.same("maps", "a map of a file that is being changed", known, found)
-        compare_extents(bench, image, random.Random(scenario.path))
+            steps = zip(scenario.steps[2:], ran.ended, strict=False)  # the last may be a crash
+            asked_for = [step for step, end in steps if step.name == "fiemap" and not end]
+            for step, its_map, mapped in zip(asked_for, ran.mapped, ours.mapped, strict=True):
+                what = f"map of a file that is being changed: {step.number} {step}"
+                bench.same("maps", what, *comparable_maps(its_map, mapped, roots))
+        compare_extents(bench, image, choice_of(scenario))
 
 
 def compare_logs(bench: Bench, scenario: Scenario) -> None:
@@ -314,9 +288,11 @@ def compare_logs(bench: Bench, scenario: Scenario) -> None:
         if ran.synced != wanted.synced:  # the kernel's workers may come to extents after the log
             with in_the_model(scenario, bench.behaviour, ours, late_extents=True) as (_, late):
                 ran = late if late.synced == wanted.synced else ran
-        _same_ends(bench, scenario, wanted.ended, ran.ended)
-        bench.same("fsyncs", "what fsyncs come to", wanted.synced, ran.synced, len(ran.synced))
-        logs, known = comparable_logs(ours, scenario), comparable_logs(theirs, scenario)
+        bench.same_ends(scenario, wanted.ended, ran.ended)
+        bench.same("fsyncs", "what fsyncs come to", wanted.synced, ran.synced, len(ran.synced),
+                   first_that_differs(wanted.synced, ran.synced))  # fmt: skip
+        times = TIMES if Patch.LOG_OTIME in Behaviour.parse(bench.behaviour) else TIMES[:3]
+        known, logs = (comparable_logs(one, scenario, times) for one in (theirs, ours))
         bench.same("logs", "subvolumes with a log", sorted(known), sorted(logs))
         for root in logs:
             its, mine = known[root], logs[root]
@@ -327,33 +303,49 @@ def compare_logs(bench: Bench, scenario: Scenario) -> None:
             bench.same_members("log items", f"log of {root}: ", its, mine)
 
 
-def _same_ends(bench: Bench, scenario: Scenario, kernel: list[str], model: list[str]) -> None:
-    for step, theirs, ours in zip(scenario.steps[2:], kernel, model, strict=False):
-        bench.same("calls", f"how this ended: {step.number} {step}", theirs, ours)
-
-
 def compare_replays(bench: Bench, scenario: Scenario) -> None:
     """Let a kernel log and replay, the model replay the same log; compare all items."""
     with bench.new_image() as image, bench.new_image() as crash:
         since = time.time_ns() - _LAG
         in_the_kernel(bench.kernel, scenario, image, crash, _SMALL)
         with Filesystem.open(crash) as fs, clock_of_replays():
-            ours = replay_log(fs, behaviour=bench.behaviour)
-        with ours:
-            subvolumes = [ours.subvolume(number).path for number in ours.subvolume_ids]
+            subvolumes = fs.subvolumes()["path"].tolist()
+            ours = _replayed(fs, bench.behaviour)
+        with nullcontext() if isinstance(ours, int) else ours:
             with bench.kernel.attached(crash, read_only=False) as source:
                 place = Place(source=source, top=bench.kernel.top, options="noatime")
-                listed = bench.kernel.call(asked.listing, place, subvolumes)
-            with Filesystem.open(crash) as theirs:
-                _same_listings(bench, listed, model_listing(theirs))
-                for number in ours.subvolume_ids:  # the kernel looked into each: no orphan is left
-                    live_subvolume(ours, number)
-                ours.sync()
-                for number in theirs.subvolume_ids:
-                    its, mine = items_after_replays(theirs, ours, number, since)
-                    bench.same_members("items", f"tree {number}: item ", its, mine)
-                sums = checksums_by_sector(theirs), checksums_by_sector(ours)
-                bench.same("checksums", "checksums", *sums)
+                listed = bench.kernel.call(asked.replayed, place, subvolumes)
+            if isinstance(ours, int) or isinstance(listed, int):
+                both = [one if isinstance(one, int) else 0 for one in (listed, ours)]
+                bench.same("refused mounts", "errno of a mount with a log", both[0], both[1],
+                           how=(*both,))  # fmt: skip
+            else:
+                _same_replay(bench, crash, listed, ours, since)
+
+
+def _replayed(fs: Filesystem, behaviour: str) -> WritableFilesystem | int:
+    try:
+        return replay_log(fs, behaviour=behaviour)
+    except CorruptImageError as error:
+        return error.fault.found if error.fault.code == Code.ERRNO else error.errno or 0
+    except OSError as error:
+        return error.errno or 0
+
+
+def _same_replay(
+    bench: Bench, crash: Path, listed: Listing, ours: WritableFilesystem, since: int
+) -> None:
+    with Filesystem.open(crash) as theirs:
+        _same_listings(bench, listed, model_listing(theirs))
+        its, mine = (fs.subvolumes()["path"].tolist() for fs in (theirs, ours))
+        bench.same("subvolumes", "subvolumes", its, mine)
+        for number in ours.subvolume_ids:  # the kernel looked into each: no orphan is left
+            live_subvolume(ours, number)
+        ours.sync()
+        for number in theirs.subvolume_ids:
+            before, after = items_after_replays(theirs, ours, number, since)
+            bench.same_members("items", f"tree {number}: item ", before, after)
+        bench.same("checksums", "checksums", checksums_by_sector(theirs), checksums_by_sector(ours))
 
 
 def _same_listings(bench: Bench, kernel: Listing, model: Listing) -> None:
@@ -384,7 +376,7 @@ def compare_images(bench: Bench, scenario: Scenario) -> None:
     ):
         fs.save(made)
         wanted = in_the_kernel(kernel, scenario, image)
-        _same_ends(bench, scenario, wanted.ended, ran.ended)
+        bench.same_ends(scenario, wanted.ended, ran.ended)
         with Filesystem.open(image) as theirs:
             _same_listings(bench, _untimed(model_listing(theirs)), _untimed(model_listing(fs)))
         _use(bench, fs, made)
@@ -443,16 +435,21 @@ class Kind:
 
 
 def _image_scenario(seed: str, files: int) -> Scenario:
-    return random_scenario(seed, portable=True) if files < 100 else random_tree(seed, files)
+    # what is sent is received here: nobody wants zeros for holes of terabytes
+    small = files < 100
+    return random_scenario(seed, portable=True) if small else random_tree(seed, files, far=False)
 
 
 KINDS: dict[str, Kind] = {
     "send": Kind(random_tree, _of_image(compare_sends), compare_sends),
     "log": Kind(lambda seed, files: random_log(seed), compare_logs),
-    "replay": Kind(lambda seed, files: random_log(seed), compare_replays),
+    "replay": Kind(lambda seed, files: random_replay(seed), compare_replays),
     "fiemap": Kind(lambda seed, files: random_tree(seed, 0, sharing=True),
                    compare_maps, compare_extents),
+    "data": Kind(lambda seed, files: random_data(seed), compare_data),
+    "quotas": Kind(lambda seed, files: random_quotas(seed), compare_quotas),
     "reads": Kind(random_tree, _of_image(compare_reads), compare_reads),
+    "full": Kind(lambda seed, files: random_full(seed), compare_full),
     "images": Kind(_image_scenario, compare_images, most=10_000),
 }  # fmt: skip
 """All kinds by name, in the order in which they are told of."""

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Logs of kernels and of the model, and what is there after replays, in a form to be compared.
 
-Of logs is left out what depends on the machine: addresses, times, what a kernel leaves in fields of
-inode items that it does not set (nbytes, reserved), and versions, which begin anywhere.
-Transactions count from the one that the log belongs to.
+Of logs is left out what depends on the machine: addresses, what a kernel leaves in fields of inode
+items that it does not set (nbytes, reserved, before log-otime also otime), and versions, which
+begin anywhere. Transactions count from the one that the log belongs to. Times that a scenario sets
+are compared as they are, those of the clock by their order in an inode: each call has a tick of its
+own.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +38,10 @@ def items_of(fs: Filesystem, tree: int) -> Items:
 
 _LATER = 2**33
 """The clock of the model's replays: no time of a call."""
-_TIMES = ("atime", "ctime", "mtime", "otime")
+TIMES = ("atime", "ctime", "mtime", "otime")
+"""Of inodes; a kernel before log-otime leaves the last one in logs as memory had it."""
+_CLOCK = 10**18
+"""Earlier times, of before 2001, are none of a clock."""
 
 
 @contextmanager
@@ -68,7 +73,7 @@ def items_after_replays(
 
 def _with_its_times(ours: bytes, theirs: bytes, since: int) -> bytes:
     mine, its = InodeFields.unpack(ours), InodeFields.unpack(theirs)
-    for name in _TIMES:
+    for name in TIMES:
         if getattr(mine, name) >= _LATER * 10**9 and getattr(its, name) >= since:
             setattr(mine, name, getattr(its, name))
     return theirs if mine == its else ours
@@ -84,8 +89,8 @@ def checksums_by_sector(fs: Filesystem) -> dict[int, bytes]:
     }
 
 
-def logs_of(fs: Filesystem) -> dict[int, LogItems]:
-    """Items of every log, by subvolume."""
+def logs_of(fs: Filesystem, times: Sequence[str] = ()) -> dict[int, LogItems]:
+    """Items of every log, by subvolume, with these times of inodes."""
     now = fs.image.superblock.generation + 1
     found = {}
     for root, tree in fs.log_trees.items():
@@ -93,7 +98,7 @@ def logs_of(fs: Filesystem) -> dict[int, LogItems]:
         items: LogItems = {}
         for item in tree.items():
             if item.key.type != ItemType.EXTENT_CSUM:
-                items[tuple(item.key)] = _content(item.key, bytes(item.data), now, extents)
+                items[tuple(item.key)] = _content(item.key, bytes(item.data), now, extents, times)
         items["csums"] = _checksums(fs, tree, extents)
         found[root] = items
     return found
@@ -128,10 +133,15 @@ def without_ranges(
     return rest, {directory: sorted(set(found)) for directory, found in deleted.items()}
 
 
-def comparable_logs(image: Path, scenario: Scenario) -> dict[int, LogItems]:
-    """Return logs; of what is compressed not what the checksums are: that is the compressor's."""
+def comparable_logs(
+    image: Path, scenario: Scenario, times: Sequence[str] = ()
+) -> dict[int, LogItems]:
+    """Return logs; of what is compressed not what the checksums are: that is the compressor's.
+
+    `times`: which times of inodes are compared.
+    """
     with Filesystem.open(image) as fs:
-        logs = logs_of(fs)
+        logs = logs_of(fs, times)
     if "compress" in scenario.steps[1].arguments["options"]:
         for items in logs.values():
             known, other = items["csums"]
@@ -173,7 +183,20 @@ class _Addresses:
         return None
 
 
-def _content(key: Key, data: bytes, now: int, extents: _Addresses) -> Any:
+def _by_order(item: InodeFields, names: Sequence[str]) -> dict[str, int]:
+    """Return times of an inode: those of the clock as they follow each other."""
+    times = {name: getattr(item, name) for name in names}
+    if "ctime" in times and item.ctime >= item.mtime >= _CLOCK:
+        # fallocate() reads the clock twice: whether it went on meanwhile is chance
+        times["ctime"] = times["mtime"]
+    ticks = sorted({time for time in times.values() if time >= _CLOCK})
+    found = {
+        name: time if time < _CLOCK else _CLOCK + ticks.index(time) for name, time in times.items()
+    }
+    return dict.fromkeys(TIMES, 0) | found
+
+
+def _content(key: Key, data: bytes, now: int, extents: _Addresses, times: Sequence[str]) -> Any:
     kind = key.type
     if kind == ItemType.INODE_ITEM:
         item = InodeFields.unpack(data)
@@ -181,7 +204,7 @@ def _content(key: Key, data: bytes, now: int, extents: _Addresses) -> Any:
         made = 0 if not item.generation else 1 if item.generation < now else 2
         return replace(
             item, generation=made, transid=item.transid - now,
-            nbytes=0, sequence=0, reserved=(), atime=0, ctime=0, mtime=0, otime=0,
+            nbytes=0, sequence=0, reserved=(), **_by_order(item, times),
         )  # fmt: skip
     if kind == ItemType.INODE_REF:
         return inode_refs(data)

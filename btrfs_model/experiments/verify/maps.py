@@ -24,10 +24,13 @@ def comparable_maps(kernel: Mapped, model: Mapped, roots: Mapping[int, int]) -> 
     have numbers between them.
     """
     joined = _joined(kernel), _joined(model)
-    if [row[0] for row in kernel["extents"]] != [row[0] for row in model["extents"]]:
+    if _pieces(kernel) != _pieces(model):
         return joined
     both = [
-        (sorted([ino, at, roots[root]] for ino, at, root in theirs), sorted(map(list, ours)))
+        (
+            sorted([ino, at, roots.get(root, root)] for ino, at, root in theirs),
+            sorted(map(list, ours)),
+        )
         for theirs, ours in zip(kernel["references"], model["references"], strict=True)
         if not isinstance(theirs, int) and not isinstance(ours, int)
     ]
@@ -44,3 +47,8 @@ def _joined(mapped: Mapped) -> list[list[Any]]:
         else:
             joined.append(row)
     return [*joined, [flags & _LAST for *_, flags in mapped["extents"][-1:]]]
+
+
+def _pieces(mapped: Mapped) -> list[tuple[int, bool]]:
+    """Where the pieces that are reported begin, and which have a place: those that are asked of."""
+    return [(logical, physical > 0) for logical, physical, _, _ in mapped["extents"]]

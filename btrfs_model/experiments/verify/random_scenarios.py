@@ -13,6 +13,9 @@ from btrfs_model.experiments.verify.random_calls import Call, random_call
 
 _BLOCK = 4096
 _EXCHANGE = 2
+_SPECIAL = {"fifo": 0o10644, "socket": 0o140600, "whiteout": 0o20000}
+_OFTEN = 0.15
+"""How many operations are on what is no file."""
 
 
 def random_scenario(seed: object, *, portable: bool = False) -> Scenario:
@@ -24,14 +27,18 @@ def random_scenario(seed: object, *, portable: bool = False) -> Scenario:
     lines: list[list[Any]] = [["mkfs", mkfs_options(choice, portable)],
                               ["mount", mount_options(choice)]]  # fmt: skip
     lines += [["mkdir", "a"], ["mkdir", "b"], ["mkdir", "a/c"], ["create", "c"], ["create", "a/a"],
-              ["subvol_create", "sub"], ["create", "sub/d"]]  # fmt: skip
+              ["subvol_create", "sub"], ["create", "sub/d"],
+              *(["mknod", name, mode] for name, mode in _SPECIAL.items()),
+              ["symlink", "fifo", "to fifo"]]  # fmt: skip
     data, subvolumes = choice.random() < 0.7, choice.random() < 0.7
     if subvolumes:
         lines.append(["snapshot", "sub", "snap", choice.random() < 0.3])
     for _ in range(choice.randint(20, 60)):
-        if data and choice.random() < 0.5:
+        if choice.random() < _OFTEN:
+            lines.append(_special_operation(choice))
+        elif data and choice.random() < 0.5:
             lines.append(_data_operation(choice))
-        elif line := _as_operation(random_call(choice, subvolumes=subvolumes)):
+        elif line := as_operation(random_call(choice, subvolumes=subvolumes)):
             lines.append(line)
     steps = [parse_step(f"seed {seed}", number, line) for number, line in enumerate(lines, 1)]
     return Scenario(f"seed {seed}", steps, hex_values=True)
@@ -62,7 +69,7 @@ def mount_options(choice: random.Random) -> str:
     return ",".join(filter(None, ["noatime", compression, inline]))
 
 
-def _as_operation(call: Call) -> list[Any] | None:
+def as_operation(call: Call) -> list[Any] | None:
     """Write a call as an operation of a scenario; None where there is none for it."""
     name, *args = call
     match name:
@@ -81,6 +88,32 @@ def _as_operation(call: Call) -> list[Any] | None:
         case "set_received_subvolume":
             return ["set_received", args[0], args[1].hex(), args[2]]
     return [name, *args]
+
+
+def _special_operation(choice: random.Random) -> list[Any]:
+    """Make an operation on what is no file; nearly all that is of data fails."""
+    one = choice.choice
+    path = one([*_SPECIAL, "to fifo", "a", "sub"])
+    xattr = one(["user.a", "trusted.a", "btrfs.compression"])
+    return one([
+        [one(["fsync", "fdatasync"]), path],
+        ["fallocate", path, one([0, 1, 2, 3, 8, 16, 17, 32, 64]), 0, one([0, _BLOCK])],
+        ["write", path, 0, 5, 7],
+        ["truncate", path, 5],
+        [*one([["clone_range", path, 0, 0, "c"], ["clone_range", "c", 0, 0, path],
+               ["dedupe", path, 0, 0, "c"], ["dedupe", "c", 0, 0, path]]), 0],
+        ["setxattr", path, xattr, b"zstd".hex()],
+        ["removexattr", path, xattr],
+        ["chmod", path, one([0o600, 0o4711])],
+        ["chattr", path, one([0x80, 0x800000]), 0],
+        ["link", path, one(["b/g", "c"])],
+        ["rename", path, one(["b/h", "c/i"])],
+        ["snapshot", path, "b/s", True],
+        [one(["unlink", "rmdir", "subvol_delete"]), path],
+        ["open", path, "o"],
+        ["fsyncfd", "o"],
+        ["close", "o"],
+    ])  # fmt: skip
 
 
 def _data_operation(choice: random.Random) -> list[Any]:

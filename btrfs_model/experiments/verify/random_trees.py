@@ -24,14 +24,23 @@ _XATTRS = ("user.a", "user.b", "user.c", "trusted.t")
 _ACL = "system.posix_acl_access"
 _LINKS = 200
 """So many names of one inode in a directory do not fit into an INODE_REF item."""
+_PUNCH_HOLE = 3
+_FAR = (1 << 32, 5 << 30, 1 << 44, 1 << 62, (1 << 63) - 100 * _BLOCK)
+"""Offsets that integers of 32 bits do not hold, up to the largest of a file."""
+_FAR_SHARE = 1 / 6
+"""So many scenarios have files with such offsets."""
 
 
 class _Tree:
-    """What there is below the subvolume that is changed, and the operations so far."""
+    """What there is below the subvolume that is changed, and the operations so far.
 
-    def __init__(self, choice: random.Random, maps: bool) -> None:
+    `maps`: files are mapped between the operations. `far`: some offsets are beyond 4 GiB.
+    """
+
+    def __init__(self, choice: random.Random, maps: bool, far: bool) -> None:
         self.random = choice
         self.maps = maps
+        self.far = far
         self.one = choice.choice
         self.kinds = {_WORK: _DIR}
         self.lines: list[list[Any]] = []
@@ -48,7 +57,7 @@ class _Tree:
         return self.one([*self.kinds][1:] or [self.create()])
 
     def free(self, *, below: str | None = None) -> str:
-        """Return a path that there is not; few names, so that they are given again."""
+        """Return a path that does not exist; few names, so that they are given again."""
         self.count += 1
         names = [*_NAMES, f"n{self.count}", "long" * (self.count % 7) * 8 + str(self.count)]
         path = f"{below or self.some(_DIR)}/{self.one(names)}"
@@ -157,13 +166,18 @@ class _Tree:
 
     def offset(self) -> int:
         block = self.one([0, 0, 1, 2, 3, 8, 30, self.random.randrange(90)])
-        return max(block * _BLOCK + self.one([0, 0, 0, 1, -1, 100]), 0)
+        start = self.base() + block * _BLOCK
+        return max(start + self.one([0, 0, 0, 1, -1, 100]), 0)
+
+    def base(self) -> int:
+        """Return where a range is counted from: the beginning, or far behind it."""
+        return self.one(_FAR) if self.far and self.random.random() < 0.3 else 0
 
     def length(self) -> int:
         return self.one([1, 100, 2000, 2048, _BLOCK, _BLOCK, 3 * _BLOCK, 5000, 30_000, 150_000])
 
     def blocks(self) -> int:
-        return self.one([0, 0, 1, 2, 4, 8, 16]) * _BLOCK
+        return self.base() + self.one([0, 0, 1, 2, 4, 8, 16]) * _BLOCK
 
     def write(self) -> None:
         self.count += 1
@@ -184,8 +198,22 @@ class _Tree:
         self.add("truncate", self.some(_FILE), max(size, 1) if self.maps else size)
 
     def fallocate(self) -> None:
-        mode = self.one([0, 1, 1, 3, 3, 16, 17])
-        self.add("fallocate", self.some(_FILE), mode, self.offset(), self.length())
+        mode, length = self.one([0, 1, 1, 3, 3, 16, 17]), self.length()
+        if mode == _PUNCH_HOLE:
+            length += self.base()
+        self.add("fallocate", self.some(_FILE), mode, self.offset(), length)
+
+    def far_hole(self) -> None:
+        """Punch all between the first blocks of a file and one that is far behind them."""
+        path, start, end = self.some(_FILE), self.blocks(), self.one(_FAR)
+        self.add("write", path, end, _BLOCK, self.count)
+        self.add("fallocate", path, _PUNCH_HOLE, start % _FAR[0], end - start % _FAR[0])
+
+    def far_size(self) -> None:
+        """Make a file short, then so long that it ends in a hole."""
+        path = self.some(_FILE)
+        self.add("truncate", path, self.one([1, _BLOCK, 5000]))
+        self.add("truncate", path, self.one(_FAR) + self.one([0, 1, _BLOCK]))
 
     def clone(self) -> None:
         length = self.one([0, _BLOCK, 2 * _BLOCK, 5 * _BLOCK])
@@ -246,13 +274,15 @@ def _kinds(tree: _Tree, sharing: bool) -> list[Callable[[], object]]:
         tree.create, tree.write, tree.write, tree.write, tree.write, tree.truncate, tree.fallocate,
         tree.fallocate, tree.clone, tree.clone, tree.clone_file, tree.unlink, tree.sync,
     ]  # fmt: skip
+    if tree.far:
+        data += [tree.far_hole, tree.far_hole, tree.far_size]
     if sharing:
         maps = [tree.fiemap] * len(data)
         return [*data, *data, *data, *maps, tree.fragments, tree.fragments, tree.clone, *names]
     return [*names, *names, *data, *data, tree.fragments]
 
 
-def random_tree(seed: object, files: int, *, sharing: bool = False) -> Scenario:
+def random_tree(seed: object, files: int, *, sharing: bool = False, far: bool = True) -> Scenario:
     """Make a scenario with snapshots ``s0``, ``s1``, ... of a subvolume.
 
     Parameters
@@ -263,9 +293,11 @@ def random_tree(seed: object, files: int, *, sharing: bool = False) -> Scenario:
         Empty files that are there besides.
     sharing : bool
         More of data and clones, snapshots that are written to; files are mapped meanwhile.
+    far : bool
+        Files of one scenario in six may have holes and sizes beyond 4 GiB.
     """
     choice = random.Random(f"tree {seed}")
-    tree = _Tree(choice, sharing)
+    tree = _Tree(choice, sharing, far and choice.random() < _FAR_SHARE)
     tree.add("mkfs", mkfs_options(choice, portable=True))
     tree.add("mount", mount_options(choice))
     tree.add("subvol_create", _WORK)

@@ -16,15 +16,19 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from btrfs_model.base.errors import KernelFailedError, KernelHungError
-from btrfs_model.experiments.scenario.load import Scenario
-from btrfs_model.experiments.verify.kinds import KINDS, Bench, Kind
+from btrfs_model.experiments.scenario.load import Scenario, lines_of
+from btrfs_model.experiments.scenario.operations import parse_step
+from btrfs_model.experiments.verify.bench import Bench, DifferenceError, kind_of
+from btrfs_model.experiments.verify.kinds import KINDS, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.steer import (
     Reach,
@@ -46,8 +50,10 @@ _FRESH = 0.2
 _LIMIT = 1800
 _TIMES = 3
 """A difference is one when it comes so often: threads of a kernel come to their work by chance."""
-_SHRINKING = 120
-"""Seconds for making a scenario short."""
+_SHRINKING = 60
+"""Seconds for making a scenario short; as long again for being sure of it."""
+_SURE = 6
+"""How often what was made short has to differ once more, as it is written."""
 _DYING = 30
 _PR_SET_PDEATHSIG = 1
 
@@ -96,7 +102,7 @@ class Outcome:
     difference : str
         What differs; empty where nothing does.
     by_kernel, by_model : str
-        What they say.
+        What they say; where one did not come to an answer, how it failed.
     scenario : list
         The shortest that shows it.
     reach : dict
@@ -123,26 +129,18 @@ def files_of(kind: str, seed: int, most: int) -> int:
     return int(10 * math.pow(most / 10, math.pow(drawn, 8)))
 
 
-def lines_of(scenario: Scenario) -> list[Any]:
-    """Write a scenario as ``btrfs-model run`` reads it."""
-
-    def plain(value: Any) -> Any:
-        return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-
-    return [
-        [step.name, *(plain(value) for value in step.arguments.values() if value is not None)]
-        for step in scenario.steps
-    ]
-
-
 # -------------------------------------------------------------------------------------- worker --
 
 
-def work(task: Task) -> Generator[Outcome, None, None]:
-    """Do what a task says."""
+def _unseen(_: Outcome) -> None:
+    pass
+
+
+def work(task: Task, seen: Callable[[Outcome], None] = _unseen) -> Generator[Outcome, None, None]:
+    """Do what a task says; `seen` gets what differs before it is made short."""
     with _closed_at_last(start(task.kernel, memory=_MEMORY, limit=_LIMIT)) as kernel:
         kernel.start()
-        bench = Bench(kernel)
+        bench = Bench(kernel, seen=seen)
         for kind in task.kinds if task.images else ():
             for image in task.images:
                 yield _of_image(bench, task.kernel, kind, Path(image))
@@ -241,60 +239,100 @@ def _of_scenario(
     chosen = KINDS[kind]
     outcome = Outcome(task.kernel, bench.kernel.release, kind, case, files)
     found = _compared(bench, outcome, lambda: chosen.compare(bench, scenario))
-    if found is not None:
-        found, scenario = _shortest(bench, chosen, scenario, found)
+    if found:
+        bench.seen(_told(outcome, found))
+        scenario, shortest = _shortest(bench, chosen, scenario, found)
+        found.append(shortest)
         outcome.scenario = lines_of(scenario)
     return _told(outcome, found)
 
 
-def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> Exception | None:
-    """Compare, more than once where there is a difference; the last one, if there is each time."""
+def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> list[Exception]:
+    """Compare, more than once where there is a difference; all of them, if there is each time."""
     began = time.monotonic()
-    found: Exception | None = None
+    found: list[Exception] = []
     for _ in range(_TIMES):
         bench.compared.clear()
-        try:
-            compare()
-        except Exception as error:  # also where one side fails and the other does not
-            found = error
-        else:
-            found = None
+        error = _difference(compare)
+        if error is None:
+            found.clear()
             break
+        found.append(error)
     outcome.seconds = time.monotonic() - began
     outcome.compared = dict(bench.compared)
     return found
 
 
-def _told(outcome: Outcome, found: Exception | None) -> Outcome:
-    if found is not None:
-        outcome.difference = str(found) or repr(found)
-        notes = "\n".join(getattr(found, "__notes__", []))
-        outcome.by_kernel = repr(getattr(found, "kernel", notes))
-        outcome.by_model = repr(getattr(found, "model", ""))
+def _difference(compare: Callable[[], None]) -> Exception | None:
+    try:
+        compare()
+    except Exception as error:  # also where one side fails and the other does not
+        return error
+    return None
+
+
+def _told(outcome: Outcome, found: Sequence[Exception]) -> Outcome:
+    if found:
+        outcome.difference = str(found[-1]) or repr(found[-1])
+        outcome.by_kernel, outcome.by_model = _sides(found[-1])
     return outcome
 
 
+def _sides(found: Exception) -> tuple[str, str]:
+    """Return what both sides say; of one that failed, how."""
+    if isinstance(found, DifferenceError):
+        return repr(found.kernel), repr(found.model)
+    notes = "\n".join([str(found), *getattr(found, "__notes__", [])])
+    if isinstance(found, KernelFailedError | KernelHungError):
+        return notes, "not asked, or not compared: the kernel failed"
+    trace = "".join(traceback.format_exception(found))
+    return "not asked, or not compared: the model failed", trace.strip()
+
+
 def _shortest(
-    bench: Bench, kind: Kind, scenario: Scenario, found: Exception
-) -> tuple[Exception, Scenario]:
-    """Make a scenario short; what the shortest one shows."""
-    end, last = time.monotonic() + _SHRINKING, found
+    bench: Bench, kind: Kind, scenario: Scenario, found: Sequence[Exception]
+) -> tuple[Scenario, Exception]:
+    """Make a scenario short that differs in the same way each time; what the shortest one shows.
 
-    def shows(shorter: Scenario) -> bool:
-        nonlocal last
-        if time.monotonic() > end:
-            return False
-        try:
-            kind.compare(bench, shorter)
-        except Exception as error:
-            if type(error) is type(found):
-                last = error
-                return True
-        return False
+    Threads come to their work by chance: so one counts only when it differs as often as the whole
+    one had to. The shortest, as it is written, has to do so again. Else the next longer one is
+    tried, at last the whole one.
+    """
+    shows = {kind_of(error) for error in found}
+    known = [(scenario, found[-1])]
+    if len(shows) > 1 or isinstance(found[-1], KernelHungError):
+        return known[0]
+    end = time.monotonic() + _SHRINKING
 
-    if not isinstance(found, KernelHungError):
-        scenario = shrunk(scenario, shows)
-    return last, scenario
+    def differs(one: Scenario, times: int) -> bool:
+        for _ in range(times):
+            error = _difference(lambda: kind.compare(bench, one))
+            if error is None or kind_of(error) not in shows:
+                return False
+            last = error
+        known.append((one, last))
+        return True
+
+    def shows_it(shorter: Scenario) -> bool:
+        return time.monotonic() < end and differs(shorter, _TIMES)
+
+    shrunk(scenario, shows_it)
+    end += _SHRINKING
+    while len(known) > 1 and time.monotonic() < end:
+        written = _as_written(known[-1][0])
+        if differs(written, _SURE):
+            return known[-1]
+        known.pop()
+    return known[0]
+
+
+def _as_written(scenario: Scenario) -> Scenario:
+    """Return a scenario as it is when its file is read."""
+    steps = [
+        parse_step(scenario.path, number, line, hex_values=True)
+        for number, line in enumerate(json.loads(json.dumps(lines_of(scenario))), 1)
+    ]
+    return Scenario(scenario.path, steps, hex_values=True)
 
 
 def main() -> None:
@@ -302,16 +340,27 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     # closed as soon as nobody reads what it says
-    with closing(work(Task(**json.load(sys.stdin)))) as outcomes:
+    with closing(work(Task(**json.load(sys.stdin)), partial(_say, True))) as outcomes:
         for outcome in outcomes:
-            print(json.dumps(asdict(outcome)), flush=True)
+            _say(False, outcome)
+
+
+def _say(is_first: bool, outcome: Outcome) -> None:
+    print(json.dumps([is_first, asdict(outcome)]), flush=True)
 
 
 # --------------------------------------------------------------------------------- who starts it --
 
 
-def verify(tasks: Sequence[Task], step: Callable[[str], None]) -> Iterator[Outcome]:
+def verify(
+    tasks: Sequence[Task],
+    step: Callable[[str], None],
+    seen: Callable[[Outcome], None] = _unseen,
+) -> Iterator[Outcome]:
     """Run a worker for each task; what they find, as it comes.
+
+    `step` is called at the end of each comparison, `seen` as soon as one differs: then it is made
+    short, which takes minutes.
 
     Raises
     ------
@@ -339,7 +388,11 @@ def verify(tasks: Sequence[Task], step: Callable[[str], None]) -> Iterator[Outco
                     assert worker.stdout is not None
                     line = worker.stdout.readline()
                     if line:
-                        outcome = Outcome(**json.loads(line))
+                        is_first, told = json.loads(line)
+                        outcome = Outcome(**told)
+                        if is_first:
+                            seen(outcome)
+                            continue
                         step(f"{key.data}: {outcome.kind} {outcome.case}")
                         yield outcome
                     else:

@@ -14,7 +14,8 @@ def shrunk(
 ) -> Scenario:
     """Leave out operations as long as a scenario shows something.
 
-    Runs of half of them first, then ever shorter ones, to single ones (Zeller's ddmin).
+    Runs of half of them first, then ever shorter ones, to single ones (Zeller's ddmin). A crash at
+    the end stays: what it leaves is looked at.
 
     Parameters
     ----------
@@ -27,15 +28,17 @@ def shrunk(
     most : int
         How often to try.
     """
-    steps, run = list(scenario.steps), len(scenario.steps) - kept
+    steps = list(scenario.steps)
+    end = [steps.pop()] if steps[kept:] and steps[-1].name == "crash" else []
+    run = len(steps) - kept
     while run := run // 2 if run > 1 else 0:
         at, found = kept, True
         while at < len(steps) and most:
             shorter = steps[:at] + steps[at + run :]
             most -= 1
-            found = shows(replace(scenario, steps=shorter))
+            found = shows(replace(scenario, steps=shorter + end))
             if found:
                 steps = shorter
             else:
                 at += run
-    return replace(scenario, steps=steps)
+    return replace(scenario, steps=steps + end)

@@ -20,6 +20,7 @@ from btrfs_model.behaviour import Behaviour, version
 from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.workloads import Case, Input, Step, Workload, load, log_dir
 from btrfs_model.experiments.workloads.fiemap_shared_build import FILE
+from btrfs_model.experiments.workloads.knobs import NOT_TURNED
 from btrfs_model.experiments.workloads.timed import SECONDS
 from btrfs_model.kernels import timings
 from btrfs_model.kernels.choice import start
@@ -149,8 +150,7 @@ def _image_of(workload: Workload, source: Input, step: Step) -> Iterator[Path]:
     with TemporaryDirectory(prefix="workload-", dir=memory) as folder:
         image = Path(folder) / workload.name
         if workload.keeps:  # else each kernel makes what it changes
-            assert workload.build is not None
-            with workload.build(source, step) as fs:
+            with workload.build(source, NOT_TURNED, step) as fs:
                 assert isinstance(fs, WritableFilesystem)
                 fs.save(image)
         yield image
@@ -207,7 +207,7 @@ def measure(
     for one side it is that whose release is nearest to the commit's. Guests and the machine's own
     kernel are not compared with each other. What is received depends on the stream alone, so each
     side's stream, which the model sends, is received by one kernel, the machine's own if it is
-    among them: system calls are dear in guests.
+    among them: system calls are costly in guests.
 
     Parameters
     ----------
@@ -278,8 +278,7 @@ def _received(
     """Let a kernel receive what the model sends on each side whose receiver it can be."""
     streams = {}
     fixed = Patch.TRUNCATE_SAME_SIZE in Behaviour.parse(kernel.preset)
-    assert workload.build is not None
-    with workload.build(source, step) as fs:
+    with workload.build(source, NOT_TURNED, step) as fs:
         for side in workload.compared:
             truncates = Patch.SEND_SKIP_TRUNCATE not in side.toggles
             if not truncates or (Patch.TRUNCATE_SAME_SIZE in side.toggles) == fixed:
@@ -296,7 +295,6 @@ def _received(
 
 def _sizes(workload: Workload, scale: float) -> list[Input]:
     """Return inputs of the sizes that the message tells times of, up to a scale."""
-    assert workload.scaled is not None
     full = workload.scaled(1.0).parameters
     size = workload.size if workload.size in full else ""
     told = {one.case.get(size) for one in load_message(workload.name).figures}

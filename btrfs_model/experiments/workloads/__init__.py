@@ -7,6 +7,7 @@ A workload is a module with one :class:`Workload`; :func:`load` finds it by name
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -16,9 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.samples import data_folder, has_sample, sample
-from btrfs_model.behaviour import Behaviour
-from btrfs_model.experiments.workloads.knobs import KNOBS
-from btrfs_model.experiments.workloads.timed import Timed
+from btrfs_model.behaviour import Behaviour, mounting_by
+from btrfs_model.cost.device import read_file
+from btrfs_model.experiments.workloads.charts.evidence import Evidence
+from btrfs_model.experiments.workloads.knobs import NAMES as KNOBS
+from btrfs_model.experiments.workloads.knobs import NOT_TURNED, Knobs
+from btrfs_model.experiments.workloads.timed import SECONDS, Shown, Timed
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -33,8 +38,8 @@ _MODULES = {
     "log-dir": "btrfs_model.experiments.workloads.log_dir",
 }
 
-_LARGEST = 1_000_000
-"""Scale beyond which no device could hold the files."""
+_LARGEST = 1000
+"""Scale beyond which a number is that of files, and not how many times as large as the full one."""
 
 NAMES: tuple[str, ...] = tuple(_MODULES)
 """Names of the workloads of the package."""
@@ -63,8 +68,8 @@ class Input:
     Attributes
     ----------
     sample : str or None
-        Of an image that a kernel wrote, its name for :func:`btrfs_model.base.samples.sample`; None
-        for one that :attr:`Workload.build` makes.
+        Name of the sample image (:func:`btrfs_model.base.samples.sample`), or None if
+        :meth:`Workload.build` makes the filesystem.
     subvolume : str
         Path of the subvolume in it.
     scale : float
@@ -81,7 +86,7 @@ class Input:
 
 Case = Mapping[str, int | str]
 """What a figure depends on besides its side, such as ``{"files": 20_000}``: names of
-:data:`btrfs_model.experiments.results.PARAMETERS`."""
+:data:`btrfs_model.experiments.workloads.cases.PARAMETERS`."""
 
 
 @dataclass(slots=True)
@@ -106,6 +111,8 @@ class Figure:
         The least and the most that was measured.
     runs : int or None
         How many runs were measured.
+    conditions : mapping
+        What a message leaves open, as it was here, see :class:`.Timed`.
     is_ours : bool
         Whether a time that was measured is of the machine that it is predicted for: another
         machine's, and a message's, tell no error.
@@ -123,6 +130,7 @@ class Figure:
     measured_min: float | None = None
     measured_max: float | None = None
     runs: int | None = None
+    conditions: Case = field(default_factory=dict)
     is_ours: bool | None = None
 
     @property
@@ -165,7 +173,7 @@ class Outcome:
     ----------
     figures : list of Figure
         The rows of the results.
-    evidence : dict
+    evidence : Evidence, optional
         What the chart shows besides, such as the commands for one file.
     measured_on : dict
         Where the measured figures come from, by kind of quantity and sides.
@@ -177,18 +185,26 @@ class Outcome:
         Operations that take time.
     timings : list of dict
         What kernels took for some of them: records with ``kind`` and ``kernel``.
+    shown : list of Shown
+        The times of the commit message with what is known of them.
     """
 
     figures: list[Figure]
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: Evidence | None = None
     measured_on: dict[str, str] = field(default_factory=dict)
     sides: tuple[Side, ...] = ()
     small: list[Figure] = field(default_factory=list)
     timed: list[Timed] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Outcome({len(self.figures)} figures)"
+
+    def add(self, other: Outcome) -> None:
+        """Add the figures and times of another part of the replay."""
+        self.figures += other.figures
+        self.timed += other.timed
 
     def find(self, side: str, quantity: str, **case: int | str) -> Figure | None:
         """Return the first figure of a quantity on a side in such a case, or None."""
@@ -196,6 +212,21 @@ class Outcome:
             if figure_.quantity == quantity and figure_.side == side and figure_.is_of(case):
                 return figure_
         return None
+
+    def time(self, side: str, quantity: str, case: Case) -> Shown | None:
+        """Return a time as it is beside the message's, or else as it was replayed; or None."""
+        for one in self.shown:
+            known = one.case.items()
+            if (one.side, one.quantity) == (side, quantity) and case.items() <= known:
+                return one
+        found = self.find(side, quantity, **case)
+        if found is None:
+            return None
+        modelled, reported, measured = (
+            None if value is None else value * SECONDS[found.unit]
+            for value in (found.modelled, found.reported, found.measured)
+        )
+        return Shown(side, quantity, found.case, modelled, reported, measured, pipe=False)
 
     def forget_measured(self) -> None:
         """Forget what kernels did: not what was replayed here, where a knob is turned."""
@@ -314,9 +345,13 @@ Step = Callable[[str], None]
 """Called with a few words when a part of the work begins."""
 
 
-@dataclass(frozen=True, eq=False)
+def silent(_: str) -> None:
+    """Report no progress."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Workload:
-    """A commit message's experiment.
+    """A commit message's experiment; the methods that raise are those of each workload.
 
     Attributes
     ----------
@@ -335,26 +370,23 @@ class Workload:
         where none is named.
     compared : tuple of Side
         What is compared where no kernels are chosen; a ``before`` and an ``after`` are among them.
-    run : callable
-        ``run(fs, input, sides, step, machine)``: do it.
-    draw : callable
-        ``draw(outcome)``: the chart.
     groups : tuple of Group
         For the table of the report.
+    least : int
+        The smallest size: of the first parameter of the inputs.
     size : str
         The parameter that formulas of counts are in; empty where there are none.
-    scaled : callable, optional
-        ``scaled(scale)``: the input of any size, where filesystems are built.
-    build : callable, optional
-        ``build(input, step)``: the filesystem of an input that has no image.
     knobs : tuple of str
-        What-if knobs that it has, of :data:`btrfs_model.experiments.workloads.knobs.KNOBS`.
-    once : callable, optional
-        What `run` does for one side at one size, and nothing besides: a cell of a sweep.
+        What-if knobs that it has, fields of :class:`.Knobs`.
     keeps : bool
-        Whether that leaves the filesystem as it was.
+        Whether `measure` leaves the filesystem as it was.
     arguments : tuple of str
         What `build` takes besides the parameters of the inputs.
+    bytes_each : int
+        Memory that a replay takes for each of its size, about.
+    fresh : bool
+        Whether each side has a filesystem of its own, built and mounted by its kernel, so that
+        `run` is called for one side at a time, and may change it.
     """
 
     name: str
@@ -364,16 +396,49 @@ class Workload:
     inputs: tuple[Input, ...]
     headline: tuple[str, ...]
     compared: tuple[Side, ...]
-    run: Callable[..., Outcome]
-    draw: Callable[[Outcome], figure.Figure]
     groups: tuple[Group, ...]
+    least: int = 1
     size: str = ""
-    scaled: Callable[[float], Input] | None = None
-    build: Callable[[Input, Step], Filesystem] | None = None
-    knobs: tuple[str, ...] = ()
-    once: Callable[..., Outcome] | None = None
+    knobs: tuple[str, ...] = KNOBS
     keeps: bool = True
     arguments: tuple[str, ...] = ()
+    bytes_each: int = 4 << 10
+    fresh: bool = False
+
+    def scaled(self, scale: float) -> Input:
+        """Return the input of any size, to be built."""
+        largest = self.inputs[-1]
+        name, full = next(iter(largest.parameters.items()))
+        count = max(self.least, round(full * scale))
+        return Input(None, largest.subvolume, count / full, {**largest.parameters, name: count})
+
+    def build(self, size: Input, knobs: Knobs, step: Step = silent) -> Filesystem:
+        """Make the filesystem of an input, as the script does."""
+        raise NotImplementedError
+
+    def measure(
+        self, fs: Filesystem, size: Input, side: Side, knobs: Knobs, step: Step = silent
+    ) -> Outcome:
+        """Do what one side is measured by, at one size: a cell of a sweep."""
+        raise NotImplementedError
+
+    def run(
+        self, fs: Filesystem, size: Input, sides: tuple[Side, ...], knobs: Knobs,
+        step: Step = silent,
+    ) -> Outcome:  # fmt: skip
+        """Do all that the report shows, on each side."""
+        outcome = Outcome([])
+        for side in sides:
+            outcome.add(self.measure(fs, size, side, knobs, step))
+        return outcome
+
+    def draw(self, outcome: Outcome) -> figure.Figure:
+        """Draw the chart of the report."""
+        raise NotImplementedError
+
+    def functions(self) -> tuple[Callable[..., object], ...]:
+        """Return what figures depend on besides the package, for the keys of cells."""
+        return (self.run,)
 
     def sides(self, before: str | None, after: str | None) -> tuple[Side, ...]:
         """Return the sides to compare: the workload's own, or the kernels that were chosen."""
@@ -386,42 +451,38 @@ class Workload:
             if side.name in chosen
         )
 
-    def notes(self, sides: Iterable[Side], outcome: Outcome) -> list[str]:
-        """Return what a reader of the figures has to know of these sides."""
+    def notes(
+        self, sides: Iterable[Side], outcome: Outcome, device: str | None = None
+    ) -> list[str]:
+        """Return what a reader of the figures has to know, of these sides and a chosen device."""
         there = {(side.name, side.toggles) for side in sides}
-        return [
+        told = [f"The device: {read_file(device)['title']}."] if device else []
+        return told + [
             note.text
             for note in self.caveats
             if there.issuperset((side.name, side.toggles) for side in note.sides)
             and (not note.measured or any(k.startswith(note.measured) for k in outcome.measured_on))
+            and not (device and note.device)
         ]
 
-    def turned(self, knobs: Mapping[str, Any]) -> Workload:
-        """Return the workload with what-if knobs turned.
-
-        Raises
-        ------
-        BtrfsModelError
-            When it has no such knob, or the value is none for it.
-        """
-        turned = self
-        for name, value in knobs.items():
-            if name not in self.knobs:
-                there = ", ".join(self.knobs) or "none"
-                raise BtrfsModelError(f"{self.name}: no knob {name}; its knobs: {there}")
-            turned = KNOBS[name](turned, value)
-        return turned
-
-    def input(self, scale: str | float) -> Input:
+    def input(self, scale: str | float, knobs: Knobs = NOT_TURNED) -> Input:
         """Return the input for a scale: ``quick``, ``full`` or a fraction of full.
 
         Raises
         ------
         BtrfsModelError
-            When it is no scale, or there is no image of that size and nothing builds one.
+            When it is no scale, or the workload has not these knobs.
         """
-        if scale == "quick":
-            return self.inputs[0]
+        knobs.check(self.name, self.knobs)
+        wanted = self.inputs[0].scale if scale == "quick" else self._number(scale)
+        for source in self.inputs:
+            # an installed package has no large images, and none has other tree blocks
+            is_there = source.sample is None or (has_sample(source.sample) and not knobs.nodesize)
+            if source.scale == wanted and is_there:
+                return source
+        return self.scaled(wanted)
+
+    def _number(self, scale: str | float) -> float:
         try:
             wanted = 1.0 if scale == "full" else float(scale)
         except ValueError:
@@ -432,26 +493,36 @@ class Workload:
         if not 0 < wanted <= _LARGEST:
             raise BtrfsModelError(
                 f"{self.name}: a scale is greater than 0 and at most {_LARGEST:,}, not {scale}"
+                f"{self._meant(wanted)}"
             )
-        for source in self.inputs:
-            # an installed package has no large images
-            is_there = source.sample is None or has_sample(source.sample)
-            if source.scale == wanted and is_there:
-                return source
-        if self.scaled is not None:
-            return self.scaled(wanted)
-        there = ", ".join(f"{source.scale:g}" for source in self.inputs)
-        raise BtrfsModelError(f"{self.name}: no image at scale {scale}; there are {there}")
+        return wanted
 
-    def open(self, source: Input, step: Step) -> Filesystem:
-        """Open the sample of an input, or build its filesystem."""
-        if source.sample is not None:
+    def _meant(self, size: float) -> str:
+        """Name the scale of a size that was given in its place."""
+        if not (_LARGEST < size < math.inf and size == round(size)):
+            return ""
+        name, full = next(iter(self.inputs[-1].parameters.items()))
+        return f"; {size:,.0f} {name} are the scale {size / full:.6g}"
+
+    def open(
+        self, size: Input, knobs: Knobs, step: Step = silent, side: Side | None = None
+    ) -> Filesystem:
+        """Open the sample of an input, or build its filesystem.
+
+        With a `side` what is built is mounted by its kernel, where the workload asks for that.
+        """
+        if size.sample is not None:
             step("restoring the image")
-            return Filesystem.open(sample(source.sample))
-        if self.build is None:
-            raise BtrfsModelError(f"{self.name}: nothing builds its filesystem")
-        step("building the filesystem")
-        return self.build(source, step)
+            return Filesystem.open(sample(size.sample))
+        if not self.fresh or side is None:
+            step("building the filesystem")
+            return self.build(size, knobs, step)
+        step(f"{side.name}: building the filesystem")
+        with mounting_by(side.behaviour):
+            fs = self.build(size, knobs, step)
+        if isinstance(fs, WritableFilesystem):
+            fs.behaviour = side.toggles
+        return fs
 
 
 def load(name: str | Workload) -> Workload:

@@ -11,17 +11,16 @@ leaves of the file are not shared any more, but nearly all extents are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from btrfs_model.base.counters import Work, counting
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.device import Device, load
-from btrfs_model.cost.machine import Machine
-from btrfs_model.cost.reading import Reading
+from btrfs_model.cost.answer import Cold
+from btrfs_model.cost.device import Device
+from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.workloads import (
     Case,
     Figure,
@@ -34,25 +33,25 @@ from btrfs_model.experiments.workloads import (
     Workload,
     counterparts,
     recorded,
+    silent,
 )
+from btrfs_model.experiments.workloads.charts.evidence import Walks
 from btrfs_model.experiments.workloads.fiemap_shared_build import EXTENT_BYTES, FILE, build, rewrite
-from btrfs_model.experiments.workloads.knobs import KNOBS
-from btrfs_model.experiments.workloads.timed import Timed
+from btrfs_model.experiments.workloads.knobs import Knobs
+from btrfs_model.experiments.workloads.timed import MEMORY, Timed
 from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
 from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
-from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
-from btrfs_model.reference.blocks import HEADER
-from btrfs_model.reference.share import ShareContext
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.volume.blocks import HEADER
 from btrfs_model.volume.data import FileExtent
 from btrfs_model.volume.filesystem import Filesystem
 
 if TYPE_CHECKING:
     from matplotlib import figure
-    from numpy.typing import NDArray
 
 BEFORE = Side("before", "v6.2")
 AFTER = Side("after", "v6.2 + fiemap-shared-leaf")
@@ -74,70 +73,57 @@ _QUANTITIES: Final = {
 }
 
 
-def scaled(scale: float) -> Input:
-    """Return the input of a size relative to the message's, to be built."""
-    extents = max(2, round(_EXTENTS * scale))
-    return Input(None, "", extents / _EXTENTS, {"extents": extents})
+class FiemapShared(Workload):
+    """See the module."""
 
+    def build(self, size: Input, knobs: Knobs, step: Step = silent) -> WritableFilesystem:
+        """See :meth:`.Workload.build`."""
+        return build(size, knobs, step)
 
-INPUTS = (
-    Input("kernel/counts/W3/snap200", "", 1600 / _EXTENTS, {"extents": 1600}),
-    Input("kernel/fiemap/f100", "", 3200 / _EXTENTS, {"extents": 3200}),
-    scaled(1.0),
-)
+    def measure(
+        self, fs: Filesystem, size: Input, side: Side, knobs: Knobs, step: Step = silent
+    ) -> Outcome:
+        """Map the file, cold and cached, before anything is written again."""
+        outcome = Outcome([])
+        _map_twice(outcome, fs, side, knobs.devices(DEVICES[0]), Limits.of(knobs.limits))
+        return outcome
 
+    def run(
+        self, fs: Filesystem, size: Input, sides: tuple[Side, ...], knobs: Knobs,
+        step: Step = silent,
+    ) -> Outcome:  # fmt: skip
+        """Map the file on each side, cold and cached; count walks, searches and block reads."""
+        outcome = Outcome([])
+        devices, limits = knobs.devices(*DEVICES), Limits.of(knobs.limits)
+        shown = outcome.evidence = Walks(size.parameters["extents"], {}, {})
+        for side in sides:
+            step(f"{side.name}: FIEMAP")
+            _map_twice(outcome, fs, side, devices, limits)
+            if side in sides[:2]:
+                shown.walks[side.name] = walks_of_a_call(fs, side.behaviour, limits)
+                shown.along[side.name] = walks_along(fs, side.behaviour, limits)
+        _add_savings(outcome, sides)
+        if isinstance(fs, WritableFilesystem):
+            step("writing some extents again")
+            rewritten = rewrite(fs, size.parameters["extents"])
+            for side in sides:
+                step(f"{side.name}: FIEMAP after that")
+                outcome.figures += _figures_rewritten(fs, side, rewritten, limits)
+        pairs = counterparts(COMPARED, sides)
+        if size.scale == 1:
+            _add_reported(outcome, pairs)
+        _add_measured(outcome, pairs, size)
+        return outcome
 
-def run(
-    fs: Filesystem,
-    source: Input,
-    chosen: tuple[Side, ...],
-    step: Step,
-    machine: Machine,
-    *,
-    devices: tuple[str, ...] = DEVICES,
-    parameters: Mapping[str, object] | None = None,
-    limits: Limits | None = None,
-) -> Outcome:
-    """Map the file on each side, cold and cached; count walks, searches and block reads."""
-    outcome = Outcome([])
-    on = {name: load(name, parameters) for name in devices}
-    for side in chosen:
-        step(f"{side.name}: FIEMAP")
-        _map_twice(outcome, fs, side, on, limits)
-        if side in chosen[:2]:
-            walks = walks_of_a_call(fs, side.behaviour, limits)
-            along = walks_along(fs, side.behaviour, limits)
-            outcome.evidence.setdefault("walks", {})[side.name] = walks
-            outcome.evidence.setdefault("along", {})[side.name] = along
-    _add_savings(outcome, chosen)
-    if isinstance(fs, WritableFilesystem):
-        step("writing some extents again")
-        rewritten = rewrite(fs, source.parameters["extents"])
-        for side in chosen:
-            step(f"{side.name}: FIEMAP after that")
-            outcome.figures += _figures_rewritten(fs, side, rewritten, limits)
-    outcome.evidence["extents"] = source.parameters["extents"]
-    pairs = counterparts(COMPARED, chosen)
-    if source.scale == 1:
-        _add_reported(outcome, pairs)
-    _add_measured(outcome, pairs, source)
-    return outcome
+    def draw(self, outcome: Outcome) -> figure.Figure:
+        """See :meth:`.Workload.draw`."""
+        from btrfs_model.experiments.workloads.charts.fiemap_shared import draw
 
-
-def once(
-    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine, *,
-    devices: tuple[str, ...] = DEVICES[:1], parameters: Mapping[str, object] | None = None,
-    limits: Limits | None = None,
-) -> Outcome:  # fmt: skip
-    """Map the file, cold and cached, before anything is written again."""
-    outcome = Outcome([])
-    for side in chosen:
-        _map_twice(outcome, fs, side, {one: load(one, parameters) for one in devices}, limits)
-    return outcome
+        return draw(outcome)
 
 
 def _map_twice(
-    outcome: Outcome, fs: Filesystem, side: Side, devices: dict[str, Device], limits: Limits | None
+    outcome: Outcome, fs: Filesystem, side: Side, devices: tuple[Device, ...], limits: Limits
 ) -> None:
     """Add figures of one side: extents, and for each of the two calls what is read and called."""
     behaviour = Behaviour.parse(side.behaviour)
@@ -150,7 +136,9 @@ def _map_twice(
         file.run()
     trees = [_owner(fs, logical) for logical in reads["logical"].tolist()]
     in_extent_tree = trees.count(int(ObjectId.EXTENT_TREE))
-    waits = _waits(fs, reads, devices)
+    lie = Cold.of(fs.image, reads)
+    # a thread that does nothing but read
+    waits = {device.name: lie.on(device).waits(0.0) for device in devices}
     rows: list[tuple[str, str, Case, float]] = [
         ("extents found", "extents", {}, extents),
         ("ioctl calls", "calls", {}, cached["btrfs_fiemap"]),
@@ -167,28 +155,23 @@ def _map_twice(
         Figure(side.name, name, unit, {**_AS_BUILT, **case}, modelled=float(count))
         for name, unit, case, count in rows
     ]
+    first = devices[0].name
+    # the message names no device: the first stands for it
+    others = {name: wait for name, wait in waits.items()
+              if name != first and name in load_message("fiemap-shared").devices}  # fmt: skip
     outcome.timed += [
         Timed(side.name, "time", "s", {**_AS_BUILT, **_COLD, "device": device},
-              {**cold, **amounts_of_reads(reads)}, wait, beside=device == next(iter(devices)))
+              {**cold, **lie.amounts}, wait, conditions={"device": device},
+              elsewhere=others if device == first else {}, beside=device == first)
         for device, wait in waits.items()
     ]  # fmt: skip
     outcome.timed.append(
-        Timed(side.name, "time", "s", {**_AS_BUILT, "cache": "cached"}, dict(cached))
-    )
+        Timed(side.name, "time", "s", {**_AS_BUILT, "cache": "cached"}, dict(cached),
+              conditions={"device": MEMORY})
+    )  # fmt: skip
 
 
-def _waits(fs: Filesystem, reads: NDArray[Any], devices: dict[str, Device]) -> dict[str, float]:
-    """How long a thread that does nothing but read waits for these blocks, nanoseconds."""
-    physical = np.array([fs.image.map(logical)[0] for logical in reads["logical"].tolist()], int)
-    return {
-        name: Reading(device, reads, physical, fs.image.nodesize).waits(0.0)
-        for name, device in devices.items()
-    }
-
-
-def _figures_rewritten(
-    fs: Filesystem, side: Side, extents: int, limits: Limits | None
-) -> list[Figure]:
+def _figures_rewritten(fs: Filesystem, side: Side, extents: int, limits: Limits) -> list[Figure]:
     """Figures of a call after some extents were written again."""
     with counting() as work:
         table = Fiemap(fs, "", FILE, behaviour=side.behaviour, limits=limits).run()
@@ -251,6 +234,8 @@ def walks_of_a_call(
         For each extent of the call the address of its leaf, and how many blocks and extents were
         walked back from (``find_parent_nodes()``) to tell whether it is shared.
     """
+    from btrfs_model.reference.share import ShareContext  # the chart that walks in Python
+
     sub = fs.subvolume("")
     inode = sub.inode(FILE)
     calls = inode.size // EXTENT_BYTES // FILEFRAG_EXTENTS
@@ -306,14 +291,7 @@ def _add_measured(outcome: Outcome, pairs: list[tuple[Side, Side]], source: Inpu
     outcome.add_measured(pairs, records, measured["sources"].get(name, {}))
 
 
-def draw(outcome: Outcome) -> figure.Figure:
-    """Draw the chart of the report."""
-    from btrfs_model.experiments.workloads.fiemap_shared_chart import draw as draw_chart
-
-    return draw_chart(outcome)
-
-
-WORKLOAD = Workload(
+WORKLOAD = FiemapShared(
     name="fiemap-shared",
     toggles=(Patch.FIEMAP_SHARED_LEAF,),
     summary=(
@@ -357,14 +335,17 @@ WORKLOAD = Workload(
             measured=("times",),
         ),
     ),
-    inputs=INPUTS,
+    inputs=(
+        Input("kernel/counts/W3/snap200", "", 1600 / _EXTENTS, {"extents": 1600}),
+        Input("kernel/fiemap/f100", "", 3200 / _EXTENTS, {"extents": 3200}),
+        Input(None, "", 1.0, {"extents": _EXTENTS}),
+    ),
+    least=2,
     headline=(
         "extents found", "extents shared", "blocks read", "find_parent_nodes", "btrfs_search_slot",
         "time", "waiting for reads",
     ),
     compared=COMPARED,
-    run=run,
-    draw=draw,
     groups=(
         Group("Extents, blocks read by a cold call", ("extents", "ioctl", "blocks"), _AS_BUILT),
         Group("Times; how long the cold reads alone take on a device", ("time", "waiting")),
@@ -373,8 +354,4 @@ WORKLOAD = Workload(
         Group("Calls of kernel functions, metadata cached", case={"cache": "cached"}),
         Group("After one extent in a hundred was written again"),
     ),
-    scaled=scaled,
-    build=build,
-    knobs=tuple(KNOBS),
-    once=once,
 )  # fmt: skip

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from btrfs_model.experiments.workloads.knobs import NODESIZE
+from btrfs_model.experiments.workloads import Input, Step, silent
+from btrfs_model.experiments.workloads.knobs import NODESIZE, NOT_TURNED, Knobs
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.writable import WritableFilesystem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from btrfs_model.experiments.workloads import Input, Step
 
 FILE: Final = "foobar"
 EXTENT_BYTES: Final = 128 << 10
@@ -44,11 +43,9 @@ _LATE_BY: Final = 16
 _REWRITTEN: Final = 100
 
 
-def build(source: Input, step: Step) -> WritableFilesystem:
+def build(source: Input, knobs: Knobs = NOT_TURNED, step: Step = silent) -> WritableFilesystem:
     """Do what the script does up to the snapshot; the data are not stored."""
-    fs = WritableFilesystem.mkfs(
-        _DEVICE_BYTES, source.parameters.get("nodesize", NODESIZE), compress="lzo"
-    )
+    fs = WritableFilesystem.mkfs(_DEVICE_BYTES, knobs.nodesize or NODESIZE, compress="lzo")
     chance = np.random.default_rng(0)
     fs.machine.finish_order = lambda count: _finish_order(count, chance)
     extents = source.parameters["extents"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import current_process, get_context
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,8 +19,6 @@ import numpy as np
 from btrfs_model.base.counters import counting, current
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.device import Device
-from btrfs_model.cost.device import load as load_device
-from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.writing import log_sync
 from btrfs_model.experiments.commits import Message
 from btrfs_model.experiments.commits import load as load_message
@@ -37,14 +34,16 @@ from btrfs_model.experiments.workloads import (
     Workload,
     counterparts,
     recorded,
+    silent,
 )
-from btrfs_model.experiments.workloads.knobs import NODESIZE
-from btrfs_model.experiments.workloads.timed import Timed
+from btrfs_model.experiments.workloads.charts.evidence import TYPES, Deletes
+from btrfs_model.experiments.workloads.knobs import NODESIZE, Knobs
+from btrfs_model.experiments.workloads.timed import Timed, yes_no
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.patches import Patch
-from btrfs_model.reference.blocks import ITEM
+from btrfs_model.volume.blocks import ITEM
 from btrfs_model.volume.filesystem import Filesystem
 
 if TYPE_CHECKING:
@@ -60,16 +59,9 @@ COMPARED = (BEFORE, AFTER, NOW)
 
 FSYNCS: Final = (1, 2)
 """The fsync after adding files, and the one after deleting some."""
-TYPES: Final = (
-    ItemType.INODE_ITEM, ItemType.INODE_REF, ItemType.DIR_ITEM, ItemType.DIR_INDEX,
-    ItemType.DIR_LOG_ITEM, ItemType.DIR_LOG_INDEX,
-)  # fmt: skip
-"""What is in the log of a directory."""
-
 _LAID_OUT: Final = ("leaves", "nodes")
 """What depends on how many items are inserted at once; the kernels of both sides that were measured
 have not log-bulk-insert."""
-_FULL: Final = 1_000_000
 SMALL: Final = (200, 300, 500)
 """Numbers of files that formulas are found from."""
 _NOW_FILES: Final = 10_000
@@ -80,15 +72,6 @@ _LARGE_DEVICE: Final = 128 << 30
 _SMALL_FILES: Final = 100_000
 _BESIDE: Final = 500_000
 """With so many files the smaller sizes are done in a process of their own, meanwhile."""
-
-
-def scaled(scale: float) -> Input:
-    """Return the input of a size relative to the message's largest one, 1,000,000 files."""
-    files = max(20, round(_FULL * scale))
-    return Input(None, "", files / _FULL, {"files": files})
-
-
-INPUTS = (scaled(0.01), scaled(1.0))
 
 
 def sizes(source: Input) -> dict[int, int]:
@@ -110,21 +93,14 @@ def device_bytes(files: int) -> int:
     return _SMALL_DEVICE if files <= _SMALL_FILES else _LARGE_DEVICE
 
 
-def build(files: int, nodesize: int = NODESIZE) -> WritableFilesystem:
-    """Do what the script does up to the first fsync."""
+def build(files: int, nodesize: int = NODESIZE, *, worker: bool = False) -> WritableFilesystem:
+    """Do what the script does up to the first fsync; kernels have the `worker`."""
     fs = WritableFilesystem.mkfs(device_bytes(files), nodesize, metadata="dup", ssd=True)
+    fs.machine.asynchronous = worker
     fs.sync()
     fs.mkdir(DIRECTORY)
     fs.create_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1)])
     return fs
-
-
-def _build(source: Input, step: Step) -> Filesystem:
-    return build(source.parameters["files"], _nodesize(source))
-
-
-def _nodesize(source: Input) -> int:
-    return source.parameters.get("nodesize", NODESIZE)
 
 
 def delete(fs: WritableFilesystem, files: int, deletes: int) -> None:
@@ -138,6 +114,11 @@ class _Where(NamedTuple):
 
     device: Device
     nodesize: int
+
+    @classmethod
+    def of(cls, knobs: Knobs) -> _Where:
+        (device,) = knobs.devices(_message().device)
+        return cls(device, knobs.nodesize or NODESIZE)
 
 
 class _Task(NamedTuple):
@@ -153,78 +134,72 @@ class _Task(NamedTuple):
         return f"{self.side.name}: {self.files:,} files, {self.deletes:,} deleted"
 
 
-def run(
-    fs: Filesystem,
-    source: Input,
-    chosen: tuple[Side, ...],
-    step: Step,
-    machine: Machine,
-    *,
-    devices: tuple[str, ...] = (),
-    parameters: Mapping[str, object] | None = None,
-) -> Outcome:
-    """Call fsync twice on each side and at each size; count what is in the logs.
+class LogDir(Workload):
+    """See the module."""
 
-    The filesystem that was built is changed and closed: it serves the first side at the largest
-    size. The smaller sizes are done in another process meanwhile, where that is of use.
-    """
-    assert isinstance(fs, WritableFilesystem)
-    outcome = Outcome([])
-    device = load_device((*devices, _message().device)[0], parameters)
-    where = _Where(device, _nodesize(source))
-    tasks = [
-        _Task(side, files, deletes, where)
-        for files, deletes in reversed(sizes(source).items())
-        for side in chosen
-        if side != NOW or files <= _NOW_FILES
-    ]
-    largest = [task for task in tasks if task.files == tasks[0].files]
-    smaller = tasks[len(largest) :]
-    if smaller and _is_worth_a_process(largest[0].files):
-        with ProcessPoolExecutor(1, get_context("fork")) as pool:
-            beside = pool.submit(_run_beside, smaller)
-            _run_tasks(outcome, largest, step, fs)
-            step("the smaller sizes")
-            smaller_ones, work = beside.result()
-        outcome.figures += smaller_ones.figures
-        outcome.timed += smaller_ones.timed
-        for name, count in work.items():
-            current().count(name, count)
-    else:
-        _run_tasks(outcome, tasks, step, fs)
-    small = Outcome([])
-    _run_tasks(
-        small, [_Task(side, files, files // 100, where) for files in SMALL for side in chosen],
-        lambda _: None,
-    )  # fmt: skip
-    outcome.small = small.figures
-    outcome.evidence["sizes"] = list(sizes(source))
-    outcome.evidence["deletes"] = sizes(source)
-    pairs = counterparts(COMPARED, chosen)
-    measured = recorded("log-dir")
-    rows = [
-        row for row in measured["rows"]
-        if row["side"] == NOW.name or row["quantity"] not in _LAID_OUT
-    ]  # fmt: skip
-    outcome.add_measured(pairs, rows, measured["sources"])
-    outcome.figures.sort(key=lambda figure_: figure_.case["files"])
-    return outcome
+    def build(self, size: Input, knobs: Knobs, step: Step = silent) -> Filesystem:
+        """See :meth:`.Workload.build`."""
+        return build(size.parameters["files"], knobs.nodesize or NODESIZE)
 
+    def measure(
+        self, fs: Filesystem, size: Input, side: Side, knobs: Knobs, step: Step = silent
+    ) -> Outcome:
+        """Call fsync twice at one size, on the filesystem that was built; it is changed."""
+        assert isinstance(fs, WritableFilesystem)
+        outcome = Outcome([])
+        files = size.parameters["files"]
+        _run_size(outcome, fs, side, files, max(1, files // 100), _Where.of(knobs))
+        return outcome
 
-def once(
-    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine, *,
-    devices: tuple[str, ...] = (), parameters: Mapping[str, object] | None = None,
-) -> Outcome:  # fmt: skip
-    """Call fsync twice at one size, on the filesystem that was built; it is changed."""
-    assert isinstance(fs, WritableFilesystem)
-    outcome = Outcome([])
-    where = _Where(
-        load_device((*devices, _message().device)[0], parameters), _nodesize(source)
-    )  # fmt: skip
-    files = source.parameters["files"]
-    (side,) = chosen
-    _run_size(outcome, fs, side, files, max(1, files // 100), where)
-    return outcome
+    def run(
+        self, fs: Filesystem, size: Input, sides: tuple[Side, ...], knobs: Knobs,
+        step: Step = silent,
+    ) -> Outcome:  # fmt: skip
+        """Call fsync twice on each side and at each size; count what is in the logs.
+
+        The filesystem that was built is changed and closed: it serves the first side at the largest
+        size. The smaller sizes are done in another process meanwhile, where that is of use.
+        """
+        assert isinstance(fs, WritableFilesystem)
+        outcome, small = Outcome([]), Outcome([])
+        where = _Where.of(knobs)
+        tasks = [
+            _Task(side, files, deletes, where)
+            for files, deletes in reversed(sizes(size).items())
+            for side in sides
+            if side != NOW or files <= _NOW_FILES
+        ]
+        largest = [task for task in tasks if task.files == tasks[0].files]
+        smaller = tasks[len(largest) :]
+        if smaller and _is_worth_a_process(largest[0].files):
+            with ProcessPoolExecutor(1, get_context("fork")) as pool:
+                beside = pool.submit(_run_beside, smaller)
+                _run_tasks(outcome, largest, step, fs)
+                step("the smaller sizes")
+                smaller_ones, work = beside.result()
+            outcome.add(smaller_ones)
+            for name, count in work.items():
+                current().count(name, count)
+        else:
+            _run_tasks(outcome, tasks, step, fs)
+        smallest = [_Task(side, files, files // 100, where) for files in SMALL for side in sides]
+        _run_tasks(small, smallest, silent)
+        outcome.small = small.figures
+        outcome.evidence = Deletes(sizes(size))
+        measured = recorded("log-dir")
+        rows = [
+            row for row in measured["rows"]
+            if row["side"] == NOW.name or row["quantity"] not in _LAID_OUT
+        ]  # fmt: skip
+        outcome.add_measured(counterparts(COMPARED, sides), rows, measured["sources"])
+        outcome.figures.sort(key=lambda figure_: figure_.case["files"])
+        return outcome
+
+    def draw(self, outcome: Outcome) -> figure.Figure:
+        """See :meth:`.Workload.draw`."""
+        from btrfs_model.experiments.workloads.charts.log_dir import draw
+
+        return draw(outcome)
 
 
 def _is_worth_a_process(files: int) -> bool:
@@ -236,7 +211,7 @@ def _is_worth_a_process(files: int) -> bool:
 def _run_beside(tasks: list[_Task]) -> tuple[Outcome, dict[str, int]]:
     outcome = Outcome([])
     with counting() as work:
-        _run_tasks(outcome, tasks, lambda _: None)
+        _run_tasks(outcome, tasks, silent)
     return outcome, dict(work)
 
 
@@ -276,7 +251,12 @@ def _fsync(outcome: Outcome, fs: WritableFilesystem, side: Side, case: Case, whe
             searches = work["btrfs_search_slot"] + work["btrfs_search_slot_for_read"]
             rows.append(("tree searches", "calls", searches))
         waits = log_sync(where.device, _places_of_log(fs), fs.nodesize)
-        outcome.timed.append(Timed(side.name, "time", "ms", case, dict(work), waits))
+        conditions = {
+            "device": where.device.name, "worker": yes_no(fs.machine.asynchronous),
+        }  # fmt: skip
+        outcome.timed.append(
+            Timed(side.name, "time", "ms", case, dict(work), waits, conditions=conditions)
+        )
     outcome.figures += [
         Figure(side.name, name, unit, case, modelled=float(count)) for name, unit, count in rows
     ]
@@ -310,14 +290,7 @@ def _log_rows(fs: WritableFilesystem) -> list[tuple[str, str, int]]:
     return rows
 
 
-def draw(outcome: Outcome) -> figure.Figure:
-    """Draw the chart of the report."""
-    from btrfs_model.experiments.workloads.log_dir_chart import draw as draw_chart
-
-    return draw_chart(outcome)
-
-
-WORKLOAD = Workload(
+WORKLOAD = LogDir(
     name="log-dir",
     toggles=(Patch.LOG_DIR_INDEX_ONLY,),
     summary=(
@@ -353,19 +326,15 @@ WORKLOAD = Workload(
             sides=(NOW,),
         ),
     ),
-    inputs=INPUTS,
+    inputs=(Input(None, "", 0.01, {"files": 10_000}), Input(None, "", 1.0, {"files": 1_000_000})),
+    least=20,
     headline=("items", "bytes", "leaves", "tree searches", "time"),
     compared=COMPARED,
-    run=run,
-    draw=draw,
     groups=(
         Group("First fsync, after adding the files", case={"fsync": 1}),
         Group("Second fsync, after deleting some", case={"fsync": 2}),
     ),
     size="files",
     knobs=("device", "parameters", "nodesize"),
-    scaled=scaled,
-    build=_build,
-    once=once,
     keeps=False,
 )  # fmt: skip

@@ -1,17 +1,31 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A workload of one's own: a filesystem, what is asked of it, and the toggles that it is about."""
+"""A workload of your own: a filesystem, what is asked of it, and the toggles that it is about."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.errors import UnknownNameError
-from btrfs_model.cost.machine import Machine
-from btrfs_model.experiments.workloads import Figure, Group, Input, Outcome, Side, Step, Workload
-from btrfs_model.experiments.workloads.timed import Timed
+from btrfs_model.base.errors import BtrfsModelError, UnknownNameError
+from btrfs_model.behaviour import mount_kernel
+from btrfs_model.experiments.workloads import (
+    Figure,
+    Group,
+    Input,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    silent,
+)
+from btrfs_model.experiments.workloads.knobs import Knobs
+from btrfs_model.experiments.workloads.timed import MEMORY, Timed, yes_no
+from btrfs_model.limits import Limits
+from btrfs_model.mount.mount import Mount
 from btrfs_model.patches import KERNEL, Patch
 from btrfs_model.questions.send.ioctl import SendResult
 from btrfs_model.volume.filesystem import Filesystem
@@ -40,14 +54,16 @@ def workload(
     name : str
         Its name.
     build : callable
-        ``build(files)`` makes the filesystem, the same each time. One that takes `nodesize` as well
-        has that knob.
+        ``build(files)`` makes the filesystem, the same each time and anew each time. It is called
+        for each side, and what it makes is mounted by the kernel of that side; one that takes
+        `behaviour` gets that kernel. One that takes `nodesize` as well has that knob.
     measure : callable
         ``measure(fs, behaviour)`` asks a question and gives what is counted: the result of a send,
-        or counts by name, such as those of ``bm.counting()``. It leaves the filesystem as it was.
-        One that takes `limits` as well has that knob.
+        or counts by name, such as those of ``bm.counting()``. It may change the filesystem, as an
+        fsync does: the other side has its own. One that takes `limits` as well has that knob.
     toggles : str or iterable of str
-        What the two sides differ in: the newest kernel without them, and with them.
+        What the two sides differ in: the newest kernel without them, and with them. Later toggles
+        that have no meaning without them are in neither.
     files : int
         The size at full scale; ``quick`` is a hundredth.
     summary : str
@@ -70,50 +86,83 @@ def workload(
         if slug not in known:
             raise UnknownNameError("toggle", slug, Patch)
 
-    def scaled(scale: float) -> Input:
-        count = max(1, round(files * scale))
-        return Input(None, "", count / files, {"files": count})
-
-    def made(source: Input, _: Step) -> Filesystem:
-        return build(**source.parameters)
-
-    def run(
-        fs: Filesystem,
-        source: Input,
-        chosen: tuple[Side, ...],
-        step: Step,
-        machine: Machine,
-        **turned: Any,
-    ) -> Outcome:
-        outcome = Outcome([])
-        for side in chosen:
-            step(f"{side.name}: measuring")
-            found = outcome_of(side.name, measure(fs, side.behaviour, **turned))
-            outcome.figures += found.figures
-            outcome.timed += found.timed
-        return outcome
-
-    takes = {*signature(build).parameters, *signature(measure).parameters}
-    return Workload(
+    takes_build = set(signature(build).parameters)
+    takes = {*takes_build, *signature(measure).parameters}
+    later = dict.fromkeys(one for slug in slugs for one in known[slug].needed_by)
+    after = " - ".join((KERNEL, *(one for one in later if one not in slugs)))
+    full, quick = Input(None, "", 1.0, {"files": files}), max(1, round(files * _QUICK))
+    return _Own(
         name=name,
         toggles=tuple(known[slug] for slug in slugs),
         summary=(summary,) if summary else (),
         caveats=(),
-        inputs=(scaled(_QUICK), scaled(1.0)),
+        inputs=(Input(None, "", quick / files, {"files": quick}), full),
         headline=(),
-        compared=(Side("before", " - ".join((KERNEL, *slugs))), Side("after", KERNEL)),
-        run=run,
-        draw=_draw,
+        compared=(Side("before", " - ".join((after, *slugs))), Side("after", after)),
         groups=(Group("Work"),),
-        scaled=scaled,
-        build=made,
         knobs=tuple(knob for knob in ("limits", "nodesize") if knob in takes),
-        arguments=tuple(set(signature(build).parameters) - {"files", "nodesize"}),
+        keeps=False,
+        arguments=tuple(takes_build - {"files", "nodesize", "behaviour"}),
+        fresh=True,
+        makes=build,
+        asks=measure,
     )
 
 
-def outcome_of(side: str, found: SendResult | Mapping[str, int]) -> Outcome:
-    """Return what was counted on a side, and the time of it."""
+class _Last:
+    """The filesystem that was built last; a copy in another process knows none."""
+
+    def __init__(self) -> None:
+        self.found: ref[Filesystem] | None = None
+
+    def __reduce__(self) -> tuple[type[_Last], tuple[()]]:
+        return _Last, ()
+
+    def was(self, fs: Filesystem) -> bool:
+        """Whether it is this one."""
+        return self.found is not None and self.found() is fs
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Own(Workload):
+    """A workload of two functions."""
+
+    makes: Callable[..., Filesystem]
+    asks: Callable[..., SendResult | Mapping[str, int]]
+    last: _Last = field(default_factory=_Last)
+
+    def build(self, size: Input, knobs: Knobs, step: Step = silent) -> Filesystem:
+        given: dict[str, Any] = {**size.parameters}
+        if knobs.nodesize:
+            given["nodesize"] = knobs.nodesize
+        if "behaviour" in signature(self.makes).parameters:
+            given["behaviour"] = str(mount_kernel(None))
+        fs = self.makes(**given)
+        if self.last.was(fs):
+            raise BtrfsModelError(
+                f"{self.name}: build gave the same filesystem again, not a fresh one"
+            )
+        self.last.found = ref(fs)
+        return fs
+
+    def measure(
+        self, fs: Filesystem, size: Input, side: Side, knobs: Knobs, step: Step = silent
+    ) -> Outcome:
+        step(f"{side.name}: measuring")
+        given = {"limits": Limits.of(knobs.limits)} if knobs.limits else {}
+        return outcome_of(side.name, self.asks(fs, side.behaviour, **given), fs)
+
+    def draw(self, outcome: Outcome) -> figure.Figure:
+        return _draw(outcome)
+
+    def functions(self) -> tuple[Callable[..., object], ...]:
+        return self.makes, self.asks
+
+
+def outcome_of(
+    side: str, found: SendResult | Mapping[str, int], fs: Filesystem | None = None
+) -> Outcome:
+    """Return what was counted on a side, and the time of it; `fs` was asked."""
     rows: list[tuple[str, str, int]] = []
     if not isinstance(found, SendResult):
         counts = amounts = found
@@ -123,7 +172,14 @@ def outcome_of(side: str, found: SendResult | Mapping[str, int]) -> Outcome:
         rows += [(f"command {one}", "commands", count) for one, count in found.commands.items()]
     rows += [(one, "calls", count) for one, count in sorted(counts.items())]
     figures = [Figure(side, one, unit, modelled=float(count)) for one, unit, count in rows]
-    return Outcome(figures, timed=[Timed(side, "time", "s", {}, dict(amounts))])
+    timed = Timed(side, "time", "s", {}, dict(amounts), conditions=_conditions(fs))
+    return Outcome(figures, timed=[timed])
+
+
+def _conditions(fs: Filesystem | None) -> dict[str, str]:
+    """Say what a time was predicted for: everything in memory, and whether there is a worker."""
+    worker = {"worker": yes_no(fs.machine.asynchronous)} if isinstance(fs, Mount) else {}
+    return {"device": MEMORY, "pipe": yes_no(False), **worker}
 
 
 def _draw(outcome: Outcome) -> figure.Figure:

@@ -10,7 +10,7 @@ on "an average, consumer grade, spinning disk".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +18,9 @@ import numpy as np
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.device import Disk, ends, load
-from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.answer import Cold
+from btrfs_model.cost.device import Device, Disk, ends, load
+from btrfs_model.cost.machine import chosen
 from btrfs_model.cost.simulate import Totals
 from btrfs_model.experiments.workloads import (
     Figure,
@@ -30,24 +31,26 @@ from btrfs_model.experiments.workloads import (
     Side,
     Step,
     Workload,
+    silent,
 )
-from btrfs_model.experiments.workloads.knobs import KNOBS, NODESIZE
+from btrfs_model.experiments.workloads.charts.evidence import Readings
+from btrfs_model.experiments.workloads.knobs import NODESIZE, NOT_TURNED, Knobs
 from btrfs_model.experiments.workloads.side_by_side import side_by_side
-from btrfs_model.experiments.workloads.timed import Timed
+from btrfs_model.experiments.workloads.timed import Timed, yes_no
 from btrfs_model.experiments.workloads.written_in_turn import (
     files_before_flush,
     run_before_delalloc,
 )
-from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
-from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
-from btrfs_model.questions.reads.walk import read_table, reading, reads_and_work
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.reads.walk import read_table, reads_and_work
 from btrfs_model.questions.send.ioctl import amounts_of, prepare
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib import figure
+    from numpy.typing import NDArray
 
     from btrfs_model.volume.filesystem import Filesystem
 
@@ -60,7 +63,8 @@ DEVICES = (DISK, "samsung-850-evo", "samsung-970-evo", "memory")
 """What the snapshot is sent from: names of :func:`btrfs_model.cost.device.names`. The first stands
 for the device of the message, and its reads are drawn."""
 
-_FILES, _JOBS, _FILE_BYTES = 500_000, 4, 2000
+_FILES, _JOBS = 500_000, 4
+_SCRIPT = {"jobs": _JOBS, "file_bytes": 2000}
 _DEVICE_BYTES = 6 << 30
 _COMMIT_INTERVAL, _FILE_TIME = 30_000_000, 113
 """Microseconds of simulated time: between two commits that the script does not ask for, as kernels
@@ -72,28 +76,14 @@ reservations (:func:`files_before_flush`), then ahead of that, after so many fil
 6.18 waits some 10 ms between two rounds of it, and what is made meanwhile makes up the next."""
 
 
-def _parameters(scale: float) -> dict[str, int]:
-    return {"files": round(_FILES * scale), "jobs": _JOBS, "file_bytes": _FILE_BYTES}
-
-
-def scaled(scale: float) -> Input:
-    """Return the input of any size: a filesystem that is built."""
-    if _FILES * scale < _JOBS:
-        raise BtrfsModelError(f"send-readahead: at scale {scale:g} the jobs have nothing to do")
-    return Input(None, "snap1", scale, _parameters(scale))
-
-
-INPUTS = (Input("kernel/reada/r5k", "snap1", 0.01, _parameters(0.01)), scaled(1.0))
-
-
-def build(source: Input, step: Step) -> WritableFilesystem:
+def build(source: Input, knobs: Knobs = NOT_TURNED, step: Step = silent) -> WritableFilesystem:
     """Do what the message's script does, in memory."""
     files = source.parameters["files"]
     # one copy of metadata: a send reads only one, and memory has to hold them all
     fs = WritableFilesystem.mkfs(
         max(_DEVICE_BYTES, files * 20_000),
         metadata="single",
-        nodesize=source.parameters.get("nodesize", NODESIZE),
+        nodesize=knobs.nodesize or NODESIZE,
     )
     step(f"making {files:,} files")
     jobs = source.parameters["jobs"]
@@ -157,60 +147,88 @@ def _between(ends: tuple[float, float], share: Any) -> Any:
     return ends[0] * (ends[1] / ends[0]) ** share
 
 
-def run(
-    fs: Filesystem,
-    source: Input,
-    chosen: tuple[Side, ...],
-    step: Step,
-    machine: Machine,
-    *,
-    devices: tuple[str, ...] = DEVICES,
-    limits: Limits | None = None,
-    parameters: Mapping[str, object] | None = None,
-) -> Outcome:
-    """Send the snapshot on each side from each device: which blocks are read, and how long."""
-    outcome = Outcome([])
-    tables: dict[str, pd.DataFrame] = {}
-    besides: dict[frozenset[Patch], Counter[str]] = {}
-    for side in chosen:
-        kernel = Behaviour.parse(side.behaviour)
-        cached = blocks_after_mount(fs, [fs.subvolume(source.subvolume)], kernel)
-        step(f"{side.name}: sending")
-        request = prepare(
-            fs, source.subvolume, behaviour=kernel, limits=limits, write=lambda data: None
-        )
-        with counting() as walk:
-            rows, _ = reads_and_work(request, cached, counted=False)
-        # sides that differ in what they read ahead do the same but for the walk over the tree
-        alike = frozenset(kernel) - {Patch.SEND_READA, Patch.SEND_READA_ALWAYS}
-        if alike not in besides:
-            sent = reads_and_work(request, cached, counted=True)[1]
-            besides[alike] = Counter(sent)
-            besides[alike].subtract(walk)
-        done = Counter(walk) + besides[alike]
-        work = {**amounts_of(done, done["stream_bytes"]), **amounts_of_reads(rows)}
-        for device in devices:
-            step(f"{side.name}: reading from {device}")
-            on = reading(fs.image, rows, load(device, parameters))
-            # a parameter that is set says what the device is
-            others = () if parameters else ends(device)
-            timed = Timed(
-                side.name, "send time", "s", {"device": device}, work, on.waits,
-                tuple(reading(fs.image, rows, load(device, other)).waits for other in others),
-                beside=device == devices[0] and _is_disk(device),
-            )  # fmt: skip
-            outcome.timed.append(timed)
-            time = timed.on(machine)
-            think = on.think(time.computed if time else 0.0)
-            if device == devices[0]:
-                tables[side.name] = table = read_table(fs.image, rows, on, think)
-                table.attrs["seconds"] = time.seconds if time else table.attrs["waited"]
-                outcome.figures += _reads(side, table)
-            outcome.figures += _device(side, device, on.run(think)[1])
-    outcome.evidence = {
-        "tables": tables, "files": source.parameters["files"], "devices": devices,
-    }  # fmt: skip
-    return outcome
+class SendReadahead(Workload):
+    """See the module."""
+
+    def scaled(self, scale: float) -> Input:
+        """See :meth:`.Workload.scaled`."""
+        if _FILES * scale < _JOBS:
+            raise BtrfsModelError(f"{self.name}: at scale {scale:g} the jobs have nothing to do")
+        return super().scaled(scale)
+
+    def build(self, size: Input, knobs: Knobs, step: Step = silent) -> WritableFilesystem:
+        """See :meth:`.Workload.build`."""
+        return build(size, knobs, step)
+
+    def measure(
+        self, fs: Filesystem, size: Input, side: Side, knobs: Knobs, step: Step = silent
+    ) -> Outcome:
+        """Send the snapshot on one side."""
+        return self.run(fs, size, (side,), knobs, step)
+
+    def run(
+        self, fs: Filesystem, size: Input, sides: tuple[Side, ...], knobs: Knobs,
+        step: Step = silent,
+    ) -> Outcome:  # fmt: skip
+        """Send the snapshot on each side from each device: which blocks are read, and how long."""
+        outcome = Outcome([])
+        tables: dict[str, pd.DataFrame] = {}
+        devices = knobs.devices(*DEVICES)
+        besides: dict[frozenset[Patch], Counter[str]] = {}
+        for side in sides:
+            step(f"{side.name}: sending")
+            rows, done = _walk(fs, size.subvolume, side, knobs, besides)
+            cold = Cold.of(fs.image, rows)
+            work = {**amounts_of(done, done["stream_bytes"]), **cold.amounts}
+            for device in devices:
+                step(f"{side.name}: reading from {device.name}")
+                on = cold.on(device)
+                # a parameter that is set says what the device is
+                others = () if knobs.parameters else ends(device.name)
+                timed = Timed(
+                    side.name, "send time", "s", {"device": device.name}, work, on.waits,
+                    tuple(cold.on(load(device.name, other)).waits for other in others),
+                    conditions={"device": device.name, "pipe": yes_no(False)},
+                    beside=device == devices[0] and _is_disk(device),
+                )  # fmt: skip
+                outcome.timed.append(timed)
+                time = timed.on(chosen(knobs.machine))
+                think = on.think(time.computed if time else 0.0)
+                if device == devices[0]:
+                    tables[side.name] = table = read_table(fs.image, rows, on, think)
+                    table.attrs["seconds"] = time.seconds if time else table.attrs["waited"]
+                    outcome.figures += _reads(side, table)
+                outcome.figures += _device(side, device, on.run(think)[1])
+        names = tuple(device.name for device in devices)
+        outcome.evidence = Readings(size.parameters["files"], names, tables)
+        return outcome
+
+    def draw(self, outcome: Outcome) -> figure.Figure:
+        """See :meth:`.Workload.draw`."""
+        from btrfs_model.experiments.workloads.charts.send_readahead import draw
+
+        return draw(outcome)
+
+
+def _walk(
+    fs: Filesystem, subvolume: str, side: Side, knobs: Knobs,
+    besides: dict[frozenset[Patch], Counter[str]],
+) -> tuple[NDArray[Any], Counter[str]]:  # fmt: skip
+    """Send on a side: which blocks are read, and the work.
+
+    Sides that differ in what they read ahead differ in the walk over the tree alone: of those
+    the rest is counted once, and kept in `besides`.
+    """
+    kernel = Behaviour.parse(side.behaviour)
+    cached = blocks_after_mount(fs, [fs.subvolume(subvolume)], kernel)
+    request = prepare(fs, subvolume, behaviour=kernel, limits=knobs.limits, write=lambda data: None)
+    with counting() as walk:
+        rows, _ = reads_and_work(request, cached, counted=False)
+    alike = frozenset(kernel) - {Patch.SEND_READA, Patch.SEND_READA_ALWAYS}
+    if alike not in besides:
+        besides[alike] = Counter(reads_and_work(request, cached, counted=True)[1])
+        besides[alike].subtract(walk)
+    return rows, Counter(walk) + besides[alike]
 
 
 def _reads(side: Side, table: pd.DataFrame) -> list[Figure]:
@@ -225,7 +243,7 @@ def _reads(side: Side, table: pd.DataFrame) -> list[Figure]:
     return [Figure(side.name, name, "blocks", modelled=float(count)) for name, count in rows]
 
 
-def _device(side: Side, device: str, totals: Totals) -> list[Figure]:
+def _device(side: Side, device: Device, totals: Totals) -> list[Figure]:
     """Say what the reads of one side came to on one device."""
     rows = [
         ("waiting", "s", totals.waited / 1e9),
@@ -234,24 +252,17 @@ def _device(side: Side, device: str, totals: Totals) -> list[Figure]:
     if _is_disk(device):
         rows.append(("seeks", "seeks", totals.seeks))
     return [
-        Figure(side.name, name, unit, {"device": device}, modelled=float(value))
+        Figure(side.name, name, unit, {"device": device.name}, modelled=float(value))
         for name, unit, value in rows
     ]
 
 
-def _is_disk(device: str) -> bool:
+def _is_disk(device: Device) -> bool:
     """Whether a device is what the message measured on, a spinning disk."""
-    return isinstance(load(device).model, Disk)
+    return isinstance(device.model, Disk)
 
 
-def draw(outcome: Outcome) -> figure.Figure:
-    """Draw the chart of the report."""
-    from btrfs_model.experiments.workloads.send_readahead_chart import draw as draw_chart
-
-    return draw_chart(outcome)
-
-
-WORKLOAD = Workload(
+WORKLOAD = SendReadahead(
     name="send-readahead",
     toggles=(Patch.SEND_READA_ALWAYS, Patch.SEND_READA),
     summary=(
@@ -277,16 +288,15 @@ WORKLOAD = Workload(
             "of Linux 6.18."
         ),
     ),
-    inputs=INPUTS,
+    inputs=(
+        Input("kernel/reada/r5k", "snap1", 0.01, {"files": 5000, **_SCRIPT}),
+        Input(None, "snap1", 1.0, {"files": _FILES, **_SCRIPT}),
+    ),
     headline=(
         "reads: on demand", "reads: ahead", "reads: ahead and never used", "send time", "waiting",
         "requests", "seeks",
     ),
     compared=COMPARED,
-    run=run,
-    draw=draw,
-    scaled=scaled,
-    build=build,
     groups=(
         Group("Reads of tree blocks", ("reads: ",)),
         Group("Time to send, from a device", ("send time",)),
@@ -294,5 +304,4 @@ WORKLOAD = Workload(
         Group("Requests to the device, after merging", ("requests",)),
         Group("Movements of its arm", ("seeks",)),
     ),
-    knobs=tuple(KNOBS),
 )  # fmt: skip

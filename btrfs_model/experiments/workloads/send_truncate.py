@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.device import Device
 from btrfs_model.cost.device import load as load_device
-from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
 from btrfs_model.cost.writing import page_write
 from btrfs_model.experiments.commits import load as load_message
@@ -36,11 +35,12 @@ from btrfs_model.experiments.workloads import (
     Workload,
     counterparts,
     recorded,
+    silent,
 )
-from btrfs_model.experiments.workloads.knobs import KNOBS, NODESIZE
-from btrfs_model.experiments.workloads.timed import Timed
+from btrfs_model.experiments.workloads.charts.evidence import Strips
+from btrfs_model.experiments.workloads.knobs import NODESIZE, NOT_TURNED, Knobs
+from btrfs_model.experiments.workloads.timed import Timed, yes_no
 from btrfs_model.experiments.workloads.written_in_turn import write_files_in_turn
-from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.questions.send.ioctl import SendResult, send
@@ -55,31 +55,16 @@ COMPANION = Side("before + fix", "v4.16 + truncate-same-size")
 AFTER = Side("after", "v4.16 + send-skip-truncate")
 COMPARED = (BEFORE, COMPANION, AFTER)
 
-_FILES = 20_000
 SMALL = (20, 40, 80)
 """Numbers of files that formulas are found from."""
-_FILE_BYTES = 5000
-INPUTS = (
-    Input("kernel/counts/W2/N500", "snap1", 0.025,
-          {"files": 500, "file_bytes": _FILE_BYTES}),
-    Input("workloads/send-truncate/full", "snap1", 1.0,
-          {"files": 20_000, "file_bytes": _FILE_BYTES}),
-)  # fmt: skip
 
 
-def scaled(scale: float) -> Input:
-    """Return the input of a size relative to the message's 20,000 files, built by the writer."""
-    files = max(1, round(_FILES * scale))
-    return Input(None, "snap1", files / _FILES, {"files": files, "file_bytes": _FILE_BYTES})
-
-
-def build(source: Input, step: Step) -> Filesystem:
+def build(source: Input, knobs: Knobs = NOT_TURNED) -> Filesystem:
     """Do what the message's script does: all of its workers write the same files."""
     files = source.parameters["files"]
     # twice what data and metadata take, and what a small device needs at least
     fs = WritableFilesystem.mkfs(
-        max(256 << 20, files * 40_000), source.parameters.get("nodesize", NODESIZE),
-        metadata="single",
+        max(256 << 20, files * 40_000), knobs.nodesize or NODESIZE, metadata="single"
     )  # fmt: skip
     names = [f"file_{i}" for i in range(1, files + 1)]
     write_files_in_turn(fs, "", names, b"\xff" * source.parameters["file_bytes"])
@@ -88,72 +73,71 @@ def build(source: Input, step: Step) -> Filesystem:
     return fs
 
 
-def run(
-    fs: Filesystem,
-    source: Input,
-    chosen: tuple[Side, ...],
-    step: Step,
-    machine: Machine,
-    *,
-    devices: tuple[str, ...] = (),
-    parameters: Mapping[str, object] | None = None,
-    limits: Limits | None = None,
-) -> Outcome:
-    """Send the snapshot on each side; count what the sender and the receiver do."""
-    outcome = Outcome([])
-    named = (*devices, load_message("send-truncate").device)
-    device = load_device(named[0], parameters)
-    strips: dict[str, list[tuple[str, int]]] = {}
-    first: list[Figure] = []
-    with tempfile.TemporaryDirectory() as folder:
-        stream = Path(folder) / "stream"
-        for side in chosen:
-            step(f"{side.name}: sending and receiving")
-            sent, calls = _send_and_receive(fs, source.subvolume, side, stream, limits)
-            outcome.timed.append(_timed(side, calls, device))
-            figures = _figures(side, sent, calls)
-            first = first or figures
-            outcome.figures += figures + _savings(side, first, figures)
-            strips[side.name] = one_file(read_stream(stream))
-        for files in SMALL:
-            small = replace(source, parameters={**source.parameters, "files": files})
-            with build(small, step) as smallest:
-                for side in chosen:
-                    found = _figures(
-                        side, *_send_and_receive(smallest, source.subvolume, side, stream, limits)
-                    )
-                    outcome.small += [replace(one, case={"files": files}) for one in found]
-    outcome.evidence = {"strips": strips, "files": source.parameters["files"]}
-    pairs = counterparts(COMPARED, chosen)
-    if source.sample is not None:
-        _add_measured(outcome, pairs, source.sample)
-    return outcome
+class SendTruncate(Workload):
+    """See the module."""
 
+    def build(self, size: Input, knobs: Knobs, step: Step = silent) -> Filesystem:
+        """See :meth:`.Workload.build`."""
+        return build(size, knobs)
 
-def once(
-    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine, *,
-    devices: tuple[str, ...] = (), parameters: Mapping[str, object] | None = None,
-    limits: Limits | None = None,
-) -> Outcome:  # fmt: skip
-    """Send the snapshot, and receive it, at one size."""
-    outcome = Outcome([])
-    device = load_device((*devices, load_message("send-truncate").device)[0], parameters)
-    with tempfile.TemporaryDirectory() as folder:
-        for side in chosen:
-            sent, calls = _send_and_receive(
-                fs, source.subvolume, side, Path(folder) / "stream", limits
-            )
-            outcome.timed.append(_timed(side, calls, device))
-            outcome.figures += _figures(side, sent, calls)
-    return outcome
+    def measure(
+        self, fs: Filesystem, size: Input, side: Side, knobs: Knobs, step: Step = silent
+    ) -> Outcome:
+        """Send the snapshot, and receive it, at one size."""
+        with tempfile.TemporaryDirectory() as folder:
+            stream = Path(folder) / "stream"
+            sent, calls = _send_and_receive(fs, size.subvolume, side, stream, knobs)
+        (device,) = knobs.devices(load_message("send-truncate").device)
+        timed = _timed(side, calls, device)
+        return Outcome(_figures(side, sent, calls), timed=[timed])
+
+    def run(
+        self, fs: Filesystem, size: Input, sides: tuple[Side, ...], knobs: Knobs,
+        step: Step = silent,
+    ) -> Outcome:  # fmt: skip
+        """Send the snapshot on each side; count what the sender and the receiver do."""
+        outcome = Outcome([])
+        message = load_message("send-truncate")
+        (device,) = knobs.devices(message.device)
+        others = () if knobs.device else tuple(map(load_device, message.devices))
+        strips: dict[str, list[tuple[str, int]]] = {}
+        first: list[Figure] = []
+        with tempfile.TemporaryDirectory() as folder:
+            stream = Path(folder) / "stream"
+            for side in sides:
+                step(f"{side.name}: sending and receiving")
+                sent, calls = _send_and_receive(fs, size.subvolume, side, stream, knobs)
+                outcome.timed.append(_timed(side, calls, device, others))
+                figures = _figures(side, sent, calls)
+                first = first or figures
+                outcome.figures += figures + _savings(side, first, figures)
+                strips[side.name] = one_file(read_stream(stream))
+            for files in SMALL:
+                small = replace(size, parameters={**size.parameters, "files": files})
+                with build(small, knobs) as smallest:
+                    for side in sides:
+                        found = _figures(
+                            side, *_send_and_receive(smallest, size.subvolume, side, stream, knobs)
+                        )
+                        outcome.small += [replace(one, case={"files": files}) for one in found]
+        outcome.evidence = Strips(size.parameters["files"], strips)
+        if size.sample is not None:
+            _add_measured(outcome, counterparts(COMPARED, sides), size.sample)
+        return outcome
+
+    def draw(self, outcome: Outcome) -> figure.Figure:
+        """See :meth:`.Workload.draw`."""
+        from btrfs_model.experiments.workloads.charts.send_truncate import draw
+
+        return draw(outcome)
 
 
 def _send_and_receive(
-    fs: Filesystem, subvolume: str, side: Side, stream: Path, limits: Limits | None
+    fs: Filesystem, subvolume: str, side: Side, stream: Path, knobs: Knobs
 ) -> tuple[SendResult, Counter[str]]:
     """Send into a file; count what the receiver of that stream calls."""
     with stream.open("wb") as file:
-        sent = send(fs, subvolume, behaviour=side.behaviour, limits=limits, to=file)
+        sent = send(fs, subvolume, behaviour=side.behaviour, limits=knobs.limits, to=file)
     fixed = Patch.TRUNCATE_SAME_SIZE in Behaviour.parse(side.behaviour)
     return sent, receiver_calls(read_stream(stream), truncate_same_size=fixed)
 
@@ -169,10 +153,16 @@ def one_file(commands: Iterable[Command]) -> list[tuple[str, int]]:
     return strip
 
 
-def _timed(side: Side, calls: Counter[str], device: Device) -> Timed:
+def _timed(
+    side: Side, calls: Counter[str], device: Device, others: tuple[Device, ...] = ()
+) -> Timed:
     """Return the receiver's work: its calls, and the pages that it waits for."""
-    waits = calls[LAST_PAGE_WAIT] * page_write(device)
-    return Timed(side.name, "receive time", "s", {}, dict(calls), waits)
+    waits, *elsewhere = (calls[LAST_PAGE_WAIT] * page_write(one) for one in (device, *others))
+    return Timed(
+        side.name, "receive time", "s", {}, dict(calls), waits,
+        conditions={"device": device.name, "pipe": yes_no(False)},
+        elsewhere={one.name: wait for one, wait in zip(others, elsewhere, strict=True)},
+    )  # fmt: skip
 
 
 def _figures(side: Side, sent: SendResult, calls: Counter[str]) -> list[Figure]:
@@ -223,14 +213,7 @@ def _add_measured(outcome: Outcome, pairs: list[tuple[Side, Side]], sample: str)
     outcome.add_measured(pairs, records, measured["sources"][sample])
 
 
-def draw(outcome: Outcome) -> figure.Figure:
-    """Draw the chart of the report."""
-    from btrfs_model.experiments.workloads.send_truncate_chart import draw as draw_chart
-
-    return draw_chart(outcome)
-
-
-WORKLOAD = Workload(
+WORKLOAD = SendTruncate(
     name="send-truncate",
     toggles=(Patch.SEND_SKIP_TRUNCATE, Patch.TRUNCATE_SAME_SIZE),
     summary=(
@@ -249,8 +232,9 @@ WORKLOAD = Workload(
         ),
         Note(
             "The calls of kernel functions were measured on 5.10.46, which looks up the state of "
-            "each new file once more than 4.16 does (the toggle send-orphanize-first); with that "
-            "toggle added, the model's calls are the measured ones.",
+            "each new file once more than 4.16 does, and its capabilities, but not the size of "
+            "what might be cloned (the toggles send-orphanize-first, send-caps-last, "
+            "send-clone-parts); with these toggles added, the model's calls are the measured ones.",
             sides=(AFTER,),
             measured=("calls of kernel functions",),
         ),
@@ -266,20 +250,18 @@ WORKLOAD = Workload(
             measured=("receive time",),
         ),
     ),
-    inputs=INPUTS,
+    inputs=(
+        Input("kernel/counts/W2/N500", "snap1", 0.025, {"files": 500, "file_bytes": 5000}),
+        Input("workloads/send-truncate/full", "snap1", 1.0, {"files": 20_000, "file_bytes": 5000}),
+    ),
     headline=(
         "commands", "command truncate", "stream size", "receiver: system calls",
         "receiver: truncate", "receiver: waits for the last page", "sender: btrfs_search_slot",
         "receive time",
     ),
     compared=COMPARED,
-    run=run,
-    draw=draw,
     size="files",
-    knobs=tuple(KNOBS),
-    scaled=scaled,
-    build=build,
-    once=once,
+    bytes_each=12 << 10,
     groups=(
         Group("Stream: commands, size", ("commands", "command ", "stream size")),
         Group("Receiver: system calls, times", ("receiver: ", "receive time")),

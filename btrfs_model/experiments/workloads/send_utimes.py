@@ -13,13 +13,12 @@ series, and with it alone added to the kernel before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.answer import Cold
 from btrfs_model.cost.device import Device
-from btrfs_model.cost.device import load as load_device
-from btrfs_model.cost.machine import Machine
 from btrfs_model.experiments.workloads import (
     Figure,
     Group,
@@ -31,14 +30,15 @@ from btrfs_model.experiments.workloads import (
     Workload,
     counterparts,
     recorded,
+    silent,
 )
-from btrfs_model.experiments.workloads.knobs import KNOBS, NODESIZE
-from btrfs_model.experiments.workloads.timed import Timed
-from btrfs_model.limits import Limits
+from btrfs_model.experiments.workloads.charts.evidence import ABLATED, Series
+from btrfs_model.experiments.workloads.knobs import NODESIZE, Knobs
+from btrfs_model.experiments.workloads.timed import MEMORY, Timed, yes_no
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
-from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
-from btrfs_model.questions.reads.walk import reading, reads_and_work
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.reads.walk import reads_and_work
 from btrfs_model.questions.send.ioctl import SendResult, prepare, send
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -55,33 +55,15 @@ SERIES: tuple[Patch, ...] = (
 BEFORE = Side("before", "v6.2")
 AFTER = Side("after", " + ".join(("v6.2", *SERIES)))
 COMPARED = (BEFORE, AFTER)
+ALONE = (Patch.SEND_UTIMES_CACHE, Patch.SEND_DIR_CREATED_CACHE)
+"""Patches that are timed alone at each size: the commit itself, and what saves the most."""
 
-ABLATED = {
-    "btrfs_search_slot": "calls",
-    "btrfs_get_next_valid_item": "calls",
-    "get_inode_info": "calls",
-    "__get_cur_name_and_parent": "calls",
-    "send_cmd": "calls",
-    "stream size": "bytes",
-}
-"""What the ablation looks at, with its unit: what patches of the series save on this workload."""
-
-_FULL = 60_000
 SMALL = (60, 120, 240)
 """Numbers of files that formulas are found from."""
 LAG = 32
 """The most delayed items that are queued before the worker begins; chance decides how many. With 0
 the trees are those of Linux 6.1 on one CPU, block for block. Linux 6.18 on two CPUs has a few
 leaves more: the number is fitted to its leaves of 20,000 and of 60,000 files."""
-
-
-def scaled(scale: float) -> Input:
-    """Return the input of a size relative to the message's largest one, 60,000 files."""
-    files = max(6, round(_FULL * scale))
-    return Input(None, "snap2", files / _FULL, {"files": files})
-
-
-INPUTS = (scaled(0.01), scaled(1.0))
 
 
 def sizes(source: Input) -> tuple[int, ...]:
@@ -118,83 +100,76 @@ def build(files: int, lag: int = LAG, nodesize: int = NODESIZE) -> Filesystem:
     return fs
 
 
-def _build(source: Input, step: Step) -> Filesystem:
-    return build(source.parameters["files"], nodesize=_nodesize(source))
+class SendUtimes(Workload):
+    """See the module."""
+
+    def build(self, size: Input, knobs: Knobs, step: Step = silent) -> Filesystem:
+        """See :meth:`.Workload.build`."""
+        return build(size.parameters["files"], nodesize=knobs.nodesize or NODESIZE)
+
+    def measure(
+        self, fs: Filesystem, size: Input, side: Side, knobs: Knobs, step: Step = silent
+    ) -> Outcome:
+        """Send the difference at one size."""
+        outcome = Outcome([])
+        _run_size(outcome, fs, size.parameters["files"], (side,), step, knobs, whole=True)
+        return outcome
+
+    def run(
+        self, fs: Filesystem, size: Input, sides: tuple[Side, ...], knobs: Knobs,
+        step: Step = silent,
+    ) -> Outcome:  # fmt: skip
+        """Send the difference on each side at three sizes; then with each patch alone off and on.
+
+        Everything is in memory; on a device, nothing but what a mount leaves there.
+        """
+        outcome = Outcome([])
+        nodesize = knobs.nodesize or NODESIZE
+        for files in sizes(size)[:-1]:
+            step(f"building {files:,} files")
+            with build(files, nodesize=nodesize) as smaller:
+                _run_size(outcome, smaller, files, sides, step, knobs)
+                for slug in ALONE if sides == COMPARED else ():
+                    _add_alone(outcome, smaller, slug, files, knobs)
+        for files in SMALL:
+            with build(files, nodesize=nodesize) as smallest:
+                outcome.small += [
+                    Figure(side.name, name, unit, {"files": files}, modelled=float(count))
+                    for side in sides
+                    for name, unit, count in _rows(_send(smallest, side, knobs), whole=False)
+                ]
+        largest = sizes(size)[-1]
+        sent = _run_size(outcome, fs, largest, sides, step, knobs, whole=True)
+        ablation = {}
+        if sides == COMPARED:
+            step("each patch alone")
+            ablation = _ablation(outcome, fs, sent, largest, knobs)
+        outcome.evidence = Series(sizes(size), ablation)
+        measured = recorded("send-utimes")
+        outcome.add_measured(counterparts(COMPARED, sides), measured["rows"], measured["sources"])
+        return outcome
+
+    def draw(self, outcome: Outcome) -> figure.Figure:
+        """See :meth:`.Workload.draw`."""
+        from btrfs_model.experiments.workloads.charts.send_utimes import draw
+
+        return draw(outcome)
 
 
-def _nodesize(source: Input) -> int:
-    return source.parameters.get("nodesize", NODESIZE)
-
-
-def run(
-    fs: Filesystem,
-    source: Input,
-    chosen: tuple[Side, ...],
-    step: Step,
-    machine: Machine,
-    *,
-    devices: tuple[str, ...] = (),
-    parameters: Mapping[str, object] | None = None,
-    limits: Limits | None = None,
-) -> Outcome:
-    """Send the difference on each side at three sizes; then with each patch alone off and on.
-
-    Everything is in memory; on a device, nothing but what a mount leaves there.
-    """
-    outcome = Outcome([])
-    device = load_device(devices[0], parameters) if devices else None
-    nodesize = _nodesize(source)
-    for files in sizes(source)[:-1]:
-        step(f"building {files:,} files")
-        with build(files, nodesize=nodesize) as smaller:
-            _run_size(outcome, smaller, files, chosen, step, limits, device)
-    for files in SMALL:
-        with build(files, nodesize=nodesize) as smallest:
-            outcome.small += [
-                Figure(side.name, name, unit, {"files": files}, modelled=float(count))
-                for side in chosen
-                for name, unit, count in _rows(_send(smallest, side.behaviour, limits), whole=False)
-            ]
-    largest = sizes(source)[-1]
-    sent = _run_size(outcome, fs, largest, chosen, step, limits, device, whole=True)
-    outcome.evidence["sizes"] = sizes(source)
-    outcome.evidence["files"] = largest
-    if chosen == COMPARED:
-        step("each patch alone")
-        outcome.evidence["ablation"] = _ablation(outcome, fs, sent, largest, limits)
-    pairs = counterparts(COMPARED, chosen)
-    measured = recorded("send-utimes")
-    outcome.add_measured(pairs, measured["rows"], measured["sources"])
-    return outcome
-
-
-def once(
-    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine, *,
-    devices: tuple[str, ...] = (), parameters: Mapping[str, object] | None = None,
-    limits: Limits | None = None,
-) -> Outcome:  # fmt: skip
-    """Send the difference at one size."""
-    outcome = Outcome([])
-    device = load_device(devices[0], parameters) if devices else None
-    files = source.parameters["files"]
-    _run_size(outcome, fs, files, chosen, step, limits, device, whole=True)
-    return outcome
-
-
-def _send(fs: Filesystem, behaviour: str, limits: Limits | None) -> SendResult:
-    return send(fs, "snap2", "snap1", ["snap1"], behaviour=behaviour, limits=limits)
+def _send(fs: Filesystem, side: Side, knobs: Knobs) -> SendResult:
+    return send(fs, "snap2", "snap1", ["snap1"], behaviour=side.behaviour, limits=knobs.limits)
 
 
 def _run_size(
     outcome: Outcome, fs: Filesystem, files: int, chosen: tuple[Side, ...], step: Step,
-    limits: Limits | None, device: Device | None, *, whole: bool = False,
+    knobs: Knobs, *, whole: bool = False,
 ) -> dict[str, SendResult]:  # fmt: skip
     """Send on each side; with `whole` every function that was called has its figure."""
     results = {}
     for side in chosen:
         step(f"{side.name}: sending {files:,} files")
-        results[side.name] = sent = _send(fs, side.behaviour, limits)
-        outcome.timed.append(_timed(fs, side, files, sent, limits, device))
+        results[side.name] = sent = _send(fs, side, knobs)
+        outcome.timed.append(_timed(fs, side, files, sent, knobs))
         outcome.figures += [
             Figure(side.name, name, unit, {"files": files}, modelled=float(count))
             for name, unit, count in _rows(sent, whole=whole)
@@ -202,23 +177,23 @@ def _run_size(
     return results
 
 
-def _timed(
-    fs: Filesystem, side: Side, files: int, sent: SendResult, limits: Limits | None,
-    device: Device | None,
-) -> Timed:  # fmt: skip
+def _timed(fs: Filesystem, side: Side, files: int, sent: SendResult, knobs: Knobs) -> Timed:
     """Return what takes time: the work, and from a device the reads of tree blocks."""
+    device: Device | None
+    (device,) = knobs.devices() or (None,)
+    conditions = {"device": device.name if device else MEMORY, "pipe": yes_no(False)}
     if device is None:
-        return Timed(side.name, "time", "ms", {"files": files}, sent.amounts)
+        return Timed(side.name, "time", "ms", {"files": files}, sent.amounts, conditions=conditions)
     behaviour = Behaviour.parse(side.behaviour)
     opened = [fs.subvolume(name) for name in ("snap1", "snap2")]
     request = prepare(
-        fs, "snap2", "snap1", ["snap1"], behaviour=behaviour, limits=limits,
+        fs, "snap2", "snap1", ["snap1"], behaviour=behaviour, limits=knobs.limits,
         write=lambda data: None,
     )  # fmt: skip
     rows, _ = reads_and_work(request, blocks_after_mount(fs, opened, behaviour), counted=False)
-    waits = reading(fs.image, rows, device).waits
-    work = {**sent.amounts, **amounts_of_reads(rows)}
-    return Timed(side.name, "time", "ms", {"files": files}, work, waits)
+    cold = Cold.of(fs.image, rows)
+    return Timed(side.name, "time", "ms", {"files": files}, {**sent.amounts, **cold.amounts},
+                 cold.on(device).waits, conditions=conditions)  # fmt: skip
 
 
 def _rows(sent: SendResult, *, whole: bool) -> list[tuple[str, str, int]]:
@@ -233,41 +208,54 @@ def _rows(sent: SendResult, *, whole: bool) -> list[tuple[str, str, int]]:
 
 
 def _ablation(
-    outcome: Outcome, fs: Filesystem, sent: dict[str, SendResult], files: int, limits: Limits | None
-) -> list[dict[str, Any]]:
-    """Send with each patch of the series alone off and alone on; add what it saves."""
-    rows = []
+    outcome: Outcome, fs: Filesystem, sent: dict[str, SendResult], files: int, knobs: Knobs
+) -> dict[str, dict[str, int]]:
+    """Send with each patch of the series alone off and alone on; add what it saves.
+
+    What is done more without each patch is returned, by quantity.
+    """
+    found = {}
     before, after = _totals(sent[BEFORE.name]), _totals(sent[AFTER.name])
     for slug in SERIES:
         off = Side(f"{slug} alone off", f"{AFTER.behaviour} - {slug}")
-        on = Side(f"{slug} alone on", f"{BEFORE.behaviour} + {slug}")
-        without, alone = (_totals(_send(fs, side.behaviour, limits)) for side in (off, on))
+        on = Side(f"{slug} alone on", _with(slug))
+        without = _totals(_send(fs, off, knobs))
+        alone = _totals(_add_alone(outcome, fs, slug, files, knobs))
         saved = {
             off.name: {name: without[name] - after[name] for name in ABLATED},
             on.name: {name: before[name] - alone[name] for name in ABLATED},
         }
-        rows.append({"toggle": slug, "alone off": saved[off.name], "alone on": saved[on.name]})
+        found[str(slug)] = saved[off.name]
         outcome.sides += (off, on)
         outcome.figures += [
             Figure(side, f"saved: {name}", ABLATED[name], {"files": files}, modelled=float(count))
             for side, counts in saved.items()
             for name, count in counts.items()
         ]
-    return rows
+    return found
+
+
+def _with(slug: Patch) -> str:
+    """Return the kernel before with one patch of the series."""
+    return f"{BEFORE.behaviour} + {slug}"
+
+
+def _add_alone(
+    outcome: Outcome, fs: Filesystem, slug: Patch, files: int, knobs: Knobs
+) -> SendResult:
+    """Send with one patch of the series alone, and add the time."""
+    side = Side(f"{slug} alone on", _with(slug))
+    sent = _send(fs, side, knobs)
+    timed = _timed(fs, side, files, sent, knobs)
+    outcome.timed.append(replace(timed, beside=False, alone=str(slug)))
+    return sent
 
 
 def _totals(sent: SendResult) -> dict[str, int]:
     return {**dict.fromkeys(ABLATED, 0), **sent.work, "stream size": sent.size}
 
 
-def draw(outcome: Outcome) -> figure.Figure:
-    """Draw the chart of the report."""
-    from btrfs_model.experiments.workloads.send_utimes_chart import draw as draw_chart
-
-    return draw_chart(outcome)
-
-
-WORKLOAD = Workload(
+WORKLOAD = SendUtimes(
     name="send-utimes",
     toggles=SERIES,
     summary=(
@@ -294,22 +282,20 @@ WORKLOAD = Workload(
             measured=("stream", "calls"),
         ),
     ),
-    inputs=INPUTS,
+    inputs=(
+        Input(None, "snap2", 0.01, {"files": 600}),
+        Input(None, "snap2", 1.0, {"files": 60_000}),
+    ),
+    least=6,
     headline=(
         "commands", "command utimes", "stream size", "sender: btrfs_search_slot",
         "sender: btrfs_get_next_valid_item", "time",
     ),
     compared=COMPARED,
-    run=run,
-    draw=draw,
     groups=(
         Group("Stream: commands, size", ("commands", "command ", "stream size")),
         Group("Time of the send", ("time",)),
         Group("Sender: calls of kernel functions", ("sender: ",)),
     ),
     size="files",
-    knobs=tuple(KNOBS),
-    scaled=scaled,
-    build=_build,
-    once=once,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 """How many small files may wait for writeback before the kernel wants its reservations back.
 
 Data that waits for writeback (delayed allocation) holds metadata space for the items that it may
-need, many times what it will take (:class:`.MetadataSpace`). So the size of the device decides how
+need, many times what it will take (:mod:`.space_info`). So the size of the device decides how
 many files have their inode items side by side before the first of them gets its extent. Workloads
 that make all files of a run at once, and write to them then, divide the files into such runs.
 """
@@ -16,7 +16,7 @@ from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.files.writeback import inline_limit
 from btrfs_model.mount.names.lookup import Path
 from btrfs_model.mount.space.block_group import global_reserve
-from btrfs_model.mount.space.space_info import overcommit
+from btrfs_model.mount.space.level import overcommit
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_METADATA, BTRFS_MAX_LEVEL
 
 if TYPE_CHECKING:

@@ -6,8 +6,10 @@ A question that fails has the errno for an answer.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypedDict
 
@@ -22,9 +24,10 @@ from btrfs_model.kernels.inside.ioctls import (
     root_id,
 )
 from btrfs_model.kernels.inside.listing import Listing, kernel_listing
-from btrfs_model.kernels.inside.mounts import Place, mounted
+from btrfs_model.kernels.inside.mounts import Place, mounted, run
 from btrfs_model.kernels.inside.steps import device_of
 from btrfs_model.kernels.inside.timed import Sent
+from btrfs_model.kernels.inside.used import Messages
 
 _SECTOR = 512
 
@@ -55,8 +58,11 @@ def streams(place: Place, plans: Sequence[Sent], targets: Sequence[str]) -> list
 
 
 def cold_reads(place: Place, what: Sent) -> int:
-    """Send right after a mount; bytes that the device read for it."""
-    with mounted(**place) as folder, opened(folder / what["snapshot"]):
+    """Send right after a mount, all that it is about open; bytes that the device read for it."""
+    with mounted(**place) as folder, ExitStack() as stack:
+        parents = [] if what["parent"] is None else [what["parent"]]
+        for name in [what["snapshot"], *what["clones"], *parents]:
+            stack.enter_context(opened(folder / name))
         stream = os.memfd_create("stream")
         try:
             before = _sectors_read(folder)
@@ -98,7 +104,61 @@ def sharing(
         )
 
 
-def listing(place: Place, subvolumes: list[str]) -> Listing:
-    """List subvolumes."""
-    with mounted(**place) as folder:
+def replayed(place: Place, subvolumes: list[str]) -> Listing | int:
+    """List subvolumes after a mount, which replays logs; the errno of one that is refused."""
+    with ExitStack() as mount:
+        try:
+            folder = mount.enter_context(mounted(**place))
+        except OSError as error:
+            return _errno_of_mount(str(error))
         return kernel_listing(folder, subvolumes)
+
+
+def _errno_of_mount(said: str) -> int:
+    """Return the errno that ``mount`` tells of; it has other words for EIO and EINVAL.
+
+    Newer ones say in a second line where more may be found.
+    """
+    if "can't read superblock" in said:
+        return errno.EIO
+    found = [number for number in errno.errorcode if f": {os.strerror(number)}." in said]
+    return found[0] if found else errno.EINVAL
+
+
+def shown_options(place: Place, options: Sequence[str]) -> list[str | None]:
+    """Mount a device with each of some options; what ``/proc/mounts`` shows, None: refused."""
+    found: list[str | None] = []
+    for one in options:
+        try:
+            with mounted(place["source"], place["top"], one) as top:
+                lines = Path("/proc/mounts").read_text().splitlines()
+                found += [line.split()[3] for line in lines if line.split()[1] == str(top)]
+        except OSError:
+            found.append(None)
+    return found
+
+
+def contents(place: Place, paths: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Read files; the errno of each, 0 for none, and what the kernel logs meanwhile.
+
+    Nothing where its log may not be read.
+    """
+    messages, ended = Messages(), []
+    with mounted(**place) as folder:
+        about = f"(device {Path(device_of(folder)).name}"
+        for path in paths:
+            try:
+                (folder / path).read_bytes()
+                ended.append(0)
+            except OSError as error:
+                ended.append(error.errno or 0)
+    return ended, [line for line in messages.new() if about in line]
+
+
+def shown_groups(place: Place) -> str | None:
+    """Return what ``btrfs qgroup show`` says; None without quotas."""
+    with mounted(**place) as folder:
+        try:
+            return run("btrfs", "qgroup", "show", "--raw", str(folder))
+        except OSError:
+            return None

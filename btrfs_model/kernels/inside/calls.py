@@ -10,7 +10,8 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -93,6 +94,18 @@ class KernelCalls:
         parent, _, name = path.rpartition("/")
         return self._at(parent), os.fsencode(name)
 
+    @contextmanager
+    def opened(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """Open what a path leads to, without waiting for the other end of a FIFO."""
+        self.no_driver(path)
+        with opened(self._at(path), flags | os.O_NONBLOCK) as fd:
+            yield fd
+
+    def no_driver(self, path: str) -> None:
+        """Refuse a device node: what its driver says is of no filesystem."""
+        if stat.S_IFMT(os.stat(self._at(path)).st_mode) in (stat.S_IFCHR, stat.S_IFBLK):  # noqa: PTH116
+            raise OSError(errno.ENXIO, path)
+
     def create(self, path: str, mode: int = 0o666) -> None:
         os.close(os.open(self._at(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
 
@@ -130,9 +143,7 @@ class KernelCalls:
         os.utime(self._at(path), ns=(atime, mtime))
 
     def chattr(self, path: str, add: int, remove: int) -> None:
-        if stat.S_IFMT(Path(self._at(path)).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
-            raise OSError(errno.ENOTTY, path)
-        with opened(self._at(path), os.O_RDONLY) as fd:
+        with self.opened(path) as fd:
             flags = bytearray(8)
             fcntl.ioctl(fd, _FS_GETFLAGS, flags)
             new = struct.unpack("<q", flags)[0] & ~remove | add
@@ -146,7 +157,7 @@ class KernelCalls:
 
     def create_subvolume(self, path: str, qgroups: Sequence[int] | None = None) -> None:
         parent, name = self._parent(path)
-        with opened(parent) as fd:
+        with opened(parent, os.O_DIRECTORY) as fd:
             if qgroups is None:
                 fcntl.ioctl(fd, _SUBVOL_CREATE, bytearray(_VOL_ARGS.pack(0, name)))
             else:
@@ -157,7 +168,7 @@ class KernelCalls:
     ) -> None:
         parent, name = self._parent(path)
         flags = _RDONLY if read_only else 0
-        with opened(self._at(source)) as of, opened(parent) as fd:
+        with self.opened(source) as of, opened(parent, os.O_DIRECTORY) as fd:
             self._inherit(fd, _SNAP_CREATE_V2, of, flags, name, qgroups)
 
     def _inherit(
@@ -220,17 +231,17 @@ class KernelCalls:
 
     def delete_subvolume(self, path: str) -> None:
         parent, name = self._parent(path)
-        with opened(parent) as fd:
+        with opened(parent, os.O_DIRECTORY) as fd:
             fcntl.ioctl(fd, _SNAP_DESTROY, bytearray(_VOL_ARGS.pack(0, name)))
 
     def set_read_only(self, path: str, read_only: bool = True) -> None:
-        with opened(self._at(path)) as fd:
+        with self.opened(path) as fd:
             flags = struct.pack("<Q", _RDONLY if read_only else 0)
             fcntl.ioctl(fd, _SETFLAGS, flags)
 
     def set_received_subvolume(self, path: str, uuid: bytes, stransid: int, stime: int = 0) -> None:
         seconds, rest = divmod(stime, 10**9)
-        with opened(self._at(path)) as fd:
+        with self.opened(path) as fd:
             argument = _RECEIVED.pack(uuid, stransid, 0, seconds, rest, 0, 0, 0)
             fcntl.ioctl(fd, _SET_RECEIVED, argument)
 
@@ -280,7 +291,7 @@ class KernelCalls:
             self.unlink(f"{directory}/{name}")
 
     def write(self, path: str, offset: int, data: bytes) -> None:
-        with opened(self._at(path), os.O_WRONLY) as fd:
+        with self.opened(path, os.O_RDWR) as fd:
             os.pwrite(fd, data, offset)
 
     def truncate(self, path: str, size: int) -> None:

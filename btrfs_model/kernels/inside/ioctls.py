@@ -125,7 +125,7 @@ def fiemap(
 
     With `sync` as ``filefrag -s``: data that wait are written first (``FIEMAP_FLAG_SYNC``).
     """
-    with opened(path) as file:
+    with opened(path, os.O_RDONLY | os.O_NONBLOCK) as file:
         before()
         calls = fiemap_calls(file, flags=_SYNC if sync else 0)
         return [row for filled in calls for row in _EXTENT.iter_unpack(filled)]

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -86,21 +85,6 @@ class Operations(KernelCalls):
             return errno.errorcode[error.errno or errno.EIO]
         return ""
 
-    @contextmanager
-    def _file(self, path: str, otherwise: int, flags: int = os.O_RDWR) -> Iterator[int]:
-        """Open a file; what is none always fails with the same errno, opened or not."""
-        self._kind(path, stat.S_IFREG, otherwise=otherwise)
-        fd = os.open(self._at(path), flags)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-
-    def _kind(self, path: str, *kinds: int, otherwise: int) -> None:
-        kind = stat.S_IFMT(os.stat(self._at(path)).st_mode)  # noqa: PTH116
-        if kind not in kinds:
-            raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else otherwise, path)
-
     def do_mount(self, options: str) -> None:
         place: Place = {**self.place, "options": options}
         self._mount.enter_context(mounted(**place))
@@ -118,6 +102,10 @@ class Operations(KernelCalls):
     def do_mknod(self, path: str, mode: int, major: int, minor: int) -> None:
         self.mknod(path, mode, os.makedev(major, minor))
 
+    def do_rename(self, old: str, new: str) -> None:
+        self.rename(old, new)
+        self._wait(new)
+
     def do_exchange(self, old: str, new: str) -> None:
         self.rename(old, new, _EXCHANGE)
 
@@ -134,11 +122,10 @@ class Operations(KernelCalls):
         os.removexattr(self._at(path), name, follow_symlinks=False)
 
     def do_write(self, path: str, offset: int, length: int, fill: Any) -> None:
-        with self._file(path, errno.EINVAL) as fd:
-            os.pwrite(fd, data_of(fill, offset, length), offset)
+        self.write(path, offset, data_of(fill, offset, length))
 
     def do_fallocate(self, path: str, mode: int, offset: int, length: int) -> None:
-        with self._file(path, errno.ENODEV) as fd:
+        with self.opened(path, os.O_RDWR) as fd:
             if _LIBC.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)):
                 raise OSError(ctypes.get_errno(), "fallocate")
 
@@ -146,24 +133,28 @@ class Operations(KernelCalls):
         self.do_clone_range(source, 0, 0, target, 0)
 
     def do_clone_range(self, source: str, start: int, length: int, target: str, to: int) -> None:
+        self.no_driver(source)
+        self.no_driver(target)
         try:
             ioctls.clone_range(self._at(source), start, length, self._at(target), to)
         finally:
             self._wait(source)
 
     def _wait(self, path: str) -> None:
-        """Wait for what a clone wrote of its source, which is all of it, where files are mapped."""
+        """Wait for what is being written of a file, where files are mapped.
+
+        That is all of a clone's source, and of what replaces another file by a rename.
+        """
         file = Path(self._at(path))
-        if self.waits and file.is_file():
+        with suppress(OSError):  # a symbolic link may be too long to be followed
+            if not self.waits or not file.is_file():
+                return
             with suppress(OSError), ioctls.opened(file, os.O_RDWR) as fd:
                 _LIBC.sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), _WAIT_BEFORE)
             time.sleep(_SETTLING)
 
     def do_dedupe(self, source: str, start: int, length: int, target: str, to: int) -> None:
-        with (
-            self._file(source, errno.EINVAL, os.O_RDONLY) as source_fd,
-            self._file(target, errno.EINVAL, os.O_RDONLY) as target_fd,
-        ):
+        with self.opened(source) as source_fd, self.opened(target) as target_fd:
             _, status = ioctls.dedupe_range(source_fd, start, length, target_fd, to)
         if status:
             raise OSError(max(-status, 0) or errno.EINVAL, "FIDEDUPERANGE")
@@ -172,12 +163,8 @@ class Operations(KernelCalls):
         self.set_received_subvolume(path, bytes.fromhex(uuid), transid)
 
     def do_fsync(self, path: str, call: Callable[[int], None] = os.fsync) -> None:
-        self._kind(path, stat.S_IFREG, stat.S_IFDIR, otherwise=errno.EINVAL)
-        fd = os.open(self._at(path), os.O_RDONLY)
-        try:
+        with self.opened(path) as fd:
             self._sync(call, fd)
-        finally:
-            os.close(fd)
 
     def do_fdatasync(self, path: str) -> None:
         self.do_fsync(path, os.fdatasync)
@@ -191,17 +178,15 @@ class Operations(KernelCalls):
         self.synced.append(how)
 
     def do_fiemap(self, path: str, sync: bool) -> None:
-        file = Path(self._at(path))
-        if not file.is_file():
-            raise OSError(errno.EOPNOTSUPP if file.exists() else errno.ENOENT, path)
-        extents = ioctls.fiemap(file, sync=sync)
+        self.no_driver(path)
+        extents = ioctls.fiemap(Path(self._at(path)), sync=sync)
         places = [physical for _, physical, _, _ in extents if physical]
         references = [ioctls.logical_ino(Path(self.top), place, False) for place in places]
         self.mapped.append(Mapped(extents=extents, references=references))
 
     def do_open(self, path: str, handle: str) -> None:
-        self._kind(path, stat.S_IFREG, stat.S_IFDIR, otherwise=errno.EINVAL)
-        fd = os.open(self._at(path), os.O_RDONLY)
+        self.no_driver(path)
+        fd = os.open(self._at(path), os.O_RDONLY | os.O_NONBLOCK)
         if handle in self._held:
             os.close(fd)
             raise OSError(errno.EBUSY, handle)
@@ -225,6 +210,16 @@ class Operations(KernelCalls):
 
     def do_mkfiles(self, path: str, prefix: str, first: int, last: int) -> None:
         self._each(lambda one: self.create(one, 0o644), path, prefix, range(first, last + 1))
+
+    def do_fillfiles(
+        self, path: str, prefix: str, first: int, last: int, length: int, fill: Any
+    ) -> None:
+        def filled(one: str) -> None:
+            self.create(one, 0o644)
+            if length:
+                self.do_write(one, 0, length, fill)
+
+        self._each(filled, path, prefix, range(first, last + 1))
 
     def do_rmfiles(self, path: str, prefix: str, first: int, last: int, step: int) -> None:
         self._each(self.unlink, path, prefix, range(first, last + 1, step))

@@ -6,10 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from btrfs_model.kernels.inside import counted
 
-def run_script(script: str, device: str, top: str) -> tuple[float, str]:
+
+def run_script(command: Sequence[str], device: str, top: str) -> tuple[float, str]:
     """Run a script; how many milliseconds it took, and what it said.
 
     Raises
@@ -18,7 +21,6 @@ def run_script(script: str, device: str, top: str) -> tuple[float, str]:
         When it fails, with the last line that it said.
     """
     Path(top).mkdir(exist_ok=True)
-    command = [script] if os.access(script, os.X_OK) else ["sh", script]
     began = time.perf_counter_ns()
     ran = subprocess.run(command, env={**os.environ, "DEV": device, "MNT": top}, cwd=top,
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -28,5 +30,12 @@ def run_script(script: str, device: str, top: str) -> tuple[float, str]:
         pass
     if ran.returncode:
         said = (ran.stdout.strip().splitlines() or [""])[-1]
-        raise OSError(f"{script}: status {ran.returncode}: {said}")
+        raise OSError(f"{command[-1]}: status {ran.returncode}: {said}")
     return took / 1e6, ran.stdout
+
+
+def count_script(command: Sequence[str], device: str, top: str, target: str) -> None:
+    """Run a script; keep what of btrfs ran, with the mount and the unmount, in a folder."""
+    counted.forget()
+    run_script(command, device, top)
+    counted.keep(target)

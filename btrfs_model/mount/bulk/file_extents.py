@@ -20,7 +20,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.mount.files.compress import MAX_UNCOMPRESSED, compress, compressed_size
+from btrfs_model.mount.files.compress import (
+    COMPRESSION_TYPES,
+    MAX_UNCOMPRESSED,
+    compress,
+    compressed_size,
+)
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.file_item import align
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
@@ -82,7 +87,6 @@ def _write_one(fs: Mount, inode: LiveInode, offset: int, block: bytes | Elided) 
 
 def _shape(fs: Mount, inode: LiveInode, block: bytes | Elided) -> Block | None:
     """Say what a block becomes; None where that is not one extent, always the same."""
-    elided = isinstance(block, Elided)
     length = block.length if isinstance(block, Elided) else len(block)
     if length % fs.sectorsize or inode.item.flags & (InodeFlag.PREALLOC | InodeFlag.NODATACOW):
         return None
@@ -92,17 +96,18 @@ def _shape(fs: Mount, inode: LiveInode, block: bytes | Elided) -> Block | None:
         return Block(length, length, 0, None if isinstance(block, Elided) else bytes(block))
     if length > MAX_UNCOMPRESSED:
         return None
-    kind = compression_of(fs, inode)
-    packed = None if isinstance(block, Elided) else compress(kind, block, fs.sectorsize)
-    size = len(packed) if packed is not None else 0
+    kind, level = compression_of(fs, inode), fs.options.compress_level
+    packed = None
     if isinstance(block, Elided):
-        size = compressed_size(kind, block.pattern, length, fs.sectorsize) or 0
+        size = compressed_size(kind, level, block.pattern, length, fs.sectorsize, fs.behaviour) or 0
+    else:
+        packed = compress(kind, level, block, fs.sectorsize, fs.behaviour)
+        size = len(packed or b"")
     on_disk = align(size, fs.sectorsize)
     if not size or on_disk + fs.sectorsize > length:
         return None
-    return Block(
-        length, on_disk, kind, None if elided or packed is None else packed.ljust(on_disk, b"\0")
-    )
+    stored = None if packed is None else packed.ljust(on_disk, b"\0")
+    return Block(length, on_disk, COMPRESSION_TYPES[kind], stored)
 
 
 def _wants_compression(fs: Mount, inode: LiveInode, block: bytes | Elided) -> bool:

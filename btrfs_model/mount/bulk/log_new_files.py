@@ -18,7 +18,7 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.mount import Mount
 from btrfs_model.native.bulk import log_files
-from btrfs_model.native.hashes import name_hashes
+from btrfs_model.native.data import name_hashes
 from btrfs_model.native.items import gather, select
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
@@ -156,8 +156,6 @@ class PlainFiles:
         levels = [fs.tree(self._root).level, fs.writer.tree(self._root).level]
         # inode_logged(); before, logged_inode_size() and drop_objectid_items()
         in_log = 1 if Patch.LOG_CONFLICT_LIST in fs.behaviour else 2
-        # log_new_dir_dentries() goes on to the next name
-        in_log += Patch.LOG_NEW_DENTRIES in fs.behaviour
         levels += [fs.writer.tree(log).level] * in_log
         current().count("btrfs_search_slot", files * len(levels))
         current().count("read_block_for_search", files * sum(levels))

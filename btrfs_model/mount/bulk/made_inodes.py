@@ -184,7 +184,7 @@ class Remembered:
         self._root_time = fs.clock - self._tick
 
     def _forget_name(self, plan: Plan, inode: LiveInode) -> None:
-        """Let all be as before an inode was made that is there, but for its entry in memory."""
+        """Let all be as before an inode was made that is there, except for its entry in memory."""
         fs, old = self._fs, plan.old.inode
         assert old is not None
         fs.clock -= CREATE_TICKS * self._tick

@@ -59,7 +59,7 @@ def move_files(
     names: Sequence[Path],
     rename: Callable[[bytes, bytes], None],
 ) -> None:
-    """Move files to another directory, as :meth:`rename` does one after the other.
+    """Move files to another directory, as ``rename()`` does one after the other.
 
     `source`, `target`: paths of the directories.
     `names`: names in the first, in the order of the moves; they stay the same.
@@ -89,7 +89,7 @@ def move_files(
 
 
 def _waits(fs: Mount, old: LiveInode, new: LiveInode) -> bool:
-    """Whether the entries in the trees are not all that there are."""
+    """Whether the entries in the trees are not all of them."""
     node = fs.delayed.node(old.root, old.ino)
     changed = node is not None and bool(node.insertions or node.deletions)
     return changed or old.root != new.root or old.ino == new.ino

@@ -43,10 +43,11 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import may_change_data
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
-from btrfs_model.mount.space.block_group import calls_that_fit, ensure_data, ensure_metadata
+from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata
+from btrfs_model.mount.space.data import ensure_data
 from btrfs_model.mount.space.space_info import reserve_delalloc, reserve_files
 from btrfs_model.native.bulk import CHANGE, Kind, apply, file_extents
-from btrfs_model.native.hashes import sector_sums
+from btrfs_model.native.data import sector_sums
 from btrfs_model.native.items import gather, select
 from btrfs_model.native.space import SpaceInfo
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_BLOCK_GROUP_METADATA
@@ -69,7 +70,7 @@ def write_files(
     names: Sequence[Path],
     data: bytes,
     mode: int,
-    create: Callable[[bytes, int], LiveInode],
+    create: Callable[[bytes, int], int],
 ) -> Inos:
     """Make files, write the same to each of them, and write it back.
 
@@ -152,7 +153,7 @@ def _plain_items(fs: Mount, root: int, inos: Inos) -> npt.NDArray[Any] | None:
 def _fill(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes) -> None:
     """Write to files, of which some may be written back before others are written to."""
     alike = fs.reservations.alike = _Alike(fs, root, inos, items, data)
-    together = reserve_files(fs, len(inos))
+    together = reserve_files(fs, len(inos), alike.length)
     try:
         while left := alike.left:
             # the first of those that find room together may have to wait for it
@@ -161,7 +162,7 @@ def _fill(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes
             free = fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free - fs.dirty_bytes.count
             count = min(left, free // alike.length)
             if not together:
-                count = reserve_delalloc(fs, count)
+                count = reserve_delalloc(fs, count, summed=alike.length)
             alike.wait([first, *(fs.now() for _ in range(count - 1))])
         flush_delalloc(fs)
     finally:
@@ -189,6 +190,11 @@ class _Alike:
     def left(self) -> int:
         """How many were not written to yet."""
         return len(self._inos) - self._done - self.count
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that are reserved for those that wait."""
+        return self.count * self._fs.reservations.of_file(1, self.length)
 
     def wait(self, times: Sequence[int]) -> None:
         """Let the next files wait, written to at these times."""

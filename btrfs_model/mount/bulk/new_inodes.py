@@ -190,7 +190,6 @@ def _is_quiet(fs: Mount, root: int) -> bool:
         fs.quotas.enabled
         or fs.machine.asynchronous
         or fs.aborted
-        or fs.reservations.given_up == fs.transid
         or has_log(fs, root)
         or Patch.LOG_CONFLICT_LIST not in fs.behaviour
         or is_read_only(fs, root)

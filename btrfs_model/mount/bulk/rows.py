@@ -34,7 +34,7 @@ from btrfs_model.mount.names.xattr import get_xattr
 from btrfs_model.mount.space.space_info import give_back, keeps_delayed
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.bulk import new_files
-from btrfs_model.native.hashes import name_hashes
+from btrfs_model.native.data import name_hashes
 from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
@@ -51,9 +51,9 @@ def create_files(
     directory: Path,
     names: Sequence[Path],
     mode: int,
-    create: Callable[[bytes, int], LiveInode],
+    create: Callable[[bytes, int], int],
 ) -> npt.NDArray[np.uint64]:
-    """Make empty files in a directory, as :meth:`create` does one after the other.
+    """Make empty files in a directory, as ``create()`` does one after the other.
 
     `directory`: path of the directory.
     `names`: names in it, in the order of creation.
@@ -73,7 +73,7 @@ def create_files(
     _check_names(fs, parent, raw)
     if _hands_down(fs, parent):
         start = as_bytes(directory) + b"/"
-        return np.array([create(start + name, mode).ino for name in raw], np.uint64)
+        return np.array([create(start + name, mode) for name in raw], np.uint64)
     item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
     inos = [np.zeros(0, np.uint64)]
     done, pace, changes = 0, _CHUNK, new_items(parent, item.mode)
@@ -143,6 +143,7 @@ def _hands_down(fs: Mount, parent: LiveInode) -> bool:
     """Whether new files get anything from their directory."""
     return bool(
         parent.item.flags & HANDED_DOWN
+        or not fs.options.data_sum
         or parent.item.mode & stat.S_ISGID
         or parent.prop_compress
         or get_xattr(fs, parent, DEFAULT) is not None

@@ -39,7 +39,7 @@ Inos = npt.NDArray[np.uint64]
 def unlink_files(
     fs: Mount, directory: Path, names: Sequence[Path], unlink: Callable[[bytes], None]
 ) -> None:
-    """Remove names from a directory, as :meth:`unlink` does one after the other.
+    """Remove names from a directory, as ``unlink()`` does one after the other.
 
     `directory`: path of the directory.
     `names`: names in it, in the order in which they go.

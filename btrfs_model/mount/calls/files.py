@@ -8,8 +8,8 @@ they became dirty, each from its first byte to its last. A commit alone does not
 Where a kernel may differ: it writes back on its own after half a minute or when memory runs short,
 several files at once and in any order; where explicit holes are divided, and what a block beside a
 hole is taken for right after a mount, depends on the extent maps it has in memory; its lzo makes
-other sizes than ours, its zlib now and then by a few bytes (:mod:`~btrfs_model.volume.
-compress`). Direct IO, mmap and encoded writes are not modelled.
+other sizes than ours, its zlib now and then by a few bytes (:mod:`.files.compress`). Direct IO,
+mmap and encoded writes are not modelled.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
 from btrfs_model.mount.files.write import buffered_write, read_live
 from btrfs_model.mount.files.writeback import flush_delalloc, writeback
-from btrfs_model.mount.inode import open_directory
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.sync_log import sync_file
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import may_change_data, remove_capability
-from btrfs_model.mount.names.lookup import find
+from btrfs_model.mount.names.lookup import find, open_inode
 from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY
 from btrfs_model.mount.names.xattr_checks import removexattr, setxattr
 from btrfs_model.ondisk.constants import InodeFlag
@@ -53,6 +52,8 @@ _SYNC: Final = int(InodeFlag.SYNC)
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _ZERO_RANGE: Final = 16
+# some of the VFS are not of btrfs: FALLOC_FL_{COLLAPSE,INSERT,UNSHARE}_RANGE, _WRITE_ZEROES
+_MODES: Final = frozenset((0, 1, 3, 8, 16, 17, 32, 64, 65, 128))
 
 
 class FileCalls(NamespaceCalls):
@@ -79,11 +80,12 @@ class FileCalls(NamespaceCalls):
         Raises
         ------
         OSError
-            EISDIR, EINVAL, EROFS in a read-only subvolume, EPERM for a file that is
-            immutable or append-only, or ENOSPC when there is no room.
+            EISDIR, ESPIPE for a FIFO, ENXIO for sockets and devices, EINVAL, EROFS in a read-only
+            subvolume, EPERM for a file that is immutable or append-only, or ENOSPC when there is
+            no room.
         """
         length = data.length if isinstance(data, Elided) else len(data)
-        with self._changed(path) as inode:
+        with self._changed(path, errno.ESPIPE) as inode:
             if offset < 0 or offset + length > MAX_SIZE:
                 raise _error(errno.EINVAL, path)
             written = buffered_write(self, inode, offset, data)
@@ -111,12 +113,12 @@ class FileCalls(NamespaceCalls):
         Raises
         ------
         OSError
-            EINVAL, EISDIR.
+            EINVAL, EISDIR, ESPIPE for a FIFO, ENXIO for sockets and devices.
         """
-        with self._opened(path, None) as inode:
+        with self._opened(path) as inode:
             if offset < 0 or (length is not None and length < 0):
                 raise _error(errno.EINVAL, path)
-            _check_regular(inode, errno.EINVAL, path)
+            _check_regular(inode, errno.ESPIPE, path)
             end = inode.pages.i_size if length is None else offset + length
             sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
             return read_live(self, inode, offset, end, sums)
@@ -156,19 +158,19 @@ class FileCalls(NamespaceCalls):
     @about("path")
     def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Preallocate a range (fallocate(2))."""
-        with self._changed(path, errno.ENODEV) as inode:
+        with self._allocated(path, _KEEP_SIZE * keep_size, offset, length) as inode:
             fallocate(self, inode, offset, length, keep_size=keep_size)
 
     @about("path")
     def punch_hole(self, path: Path, offset: int, length: int) -> None:
         """Make a hole (FALLOC_FL_PUNCH_HOLE)."""
-        with self._changed(path, errno.ENODEV) as inode:
+        with self._allocated(path, _PUNCH_HOLE | _KEEP_SIZE, offset, length) as inode:
             punch_hole(self, inode, offset, length)
 
     @about("path")
     def zero_range(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
-        with self._changed(path, errno.ENODEV) as inode:
+        with self._allocated(path, _ZERO_RANGE, offset, length) as inode:
             zero_range(self, inode, offset, length, keep_size=keep_size)
 
     @about("path")
@@ -187,8 +189,8 @@ class FileCalls(NamespaceCalls):
         Raises
         ------
         OSError
-            EOPNOTSUPP for a mode that btrfs does not have; ENODEV for what is no file; otherwise
-            as :meth:`fallocate`.
+            EOPNOTSUPP for a mode that btrfs does not have; ESPIPE for a FIFO; otherwise as
+            :meth:`fallocate`.
         """
         keep_size = bool(mode & _KEEP_SIZE)
         if mode == _PUNCH_HOLE | _KEEP_SIZE:
@@ -198,16 +200,15 @@ class FileCalls(NamespaceCalls):
         elif mode & ~_KEEP_SIZE == 0:
             self.fallocate(path, offset, length, keep_size)
         else:
-            with self._changed(path, errno.ENODEV):
-                impossible = offset < 0 or length <= 0
-                raise _error(errno.EINVAL if impossible else errno.EOPNOTSUPP, path)
+            with self._allocated(path, mode, offset, length):
+                raise _error(errno.EOPNOTSUPP, path)
 
     @about("target")
     def clone_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
     ) -> None:
         """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
-        with self._opened(source, None) as from_inode, self._changed(target, None) as to_inode:
+        with self._opened(source) as from_inode, self._changed(target, None) as to_inode:
             clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
             self._sync_if_asked(from_inode, to_inode)
 
@@ -222,11 +223,11 @@ class FileCalls(NamespaceCalls):
         bool
             Whether they do; nothing changes where they differ.
         """
-        from_inode, to_inode = (self._inode(path) for path in (source, target))
-        same = dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
-        if same:
-            self._sync_if_asked(from_inode, to_inode)
-        return same
+        with self._opened(source) as from_inode, self._opened(target) as to_inode:
+            same = dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
+            if same:
+                self._sync_if_asked(from_inode, to_inode)
+            return same
 
     @about("path")
     def set_compression(self, path: Path, kind: str) -> None:
@@ -264,7 +265,7 @@ class FileCalls(NamespaceCalls):
         str
             ``log``, ``commit`` where the kernel commits too, ``none`` when nothing changed.
         """
-        with self._opened(path, None) as inode:
+        with self._opened(path) as inode:
             return self.fsync_inode(inode)
 
     @about("path")
@@ -273,7 +274,15 @@ class FileCalls(NamespaceCalls):
         return self.fsync(path)
 
     def fsync_inode(self, inode: LiveInode) -> str:
-        """Make an open inode last; see :meth:`fsync`."""
+        """Make an open inode last; see :meth:`fsync`.
+
+        Raises
+        ------
+        OSError
+            EINVAL for a FIFO.
+        """
+        if not inode.is_dir:
+            _check_regular(inode, errno.EINVAL, self.path)
         wrote = stat.S_ISREG(inode.item.mode) and inode.pages.is_dirty
         if wrote:
             writeback(self, inode)
@@ -297,18 +306,26 @@ class FileCalls(NamespaceCalls):
     def _inode(self, path: Path) -> LiveInode:
         return find(self, path)
 
-    def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> _Opened:
-        """Open a file."""
-        inode = self._inode(path) if otherwise is None else self._regular(path, otherwise)
-        if inode.is_dir:
-            open_directory(self, inode)
-        return _Opened(self, inode)
+    def _opened(self, path: Path) -> _Opened:
+        """Open what can be read."""
+        return _Opened(self, open_inode(self, path))
 
     def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> _Opened:
-        """Open a file for writing."""
-        opened = self._opened(path, otherwise)
-        if not opened.inode.is_dir:
-            may_change_data(self, opened.inode, path)
+        """Open what can be written to; `otherwise`: what the call ends in on a FIFO."""
+        inode = open_inode(self, path, writes=True)
+        may_change_data(self, inode, path)
+        if otherwise is not None:
+            _check_regular(inode, otherwise, path)
+        return _Opened(self, inode)
+
+    def _allocated(self, path: Path, mode: int, offset: int, length: int) -> _Opened:
+        """Open a file for fallocate(2), which ``vfs_fallocate()`` of Linux 6.18 allows."""
+        opened = self._changed(path, None)
+        if offset < 0 or length <= 0:
+            raise _error(errno.EINVAL, path)
+        if mode not in _MODES:
+            raise _error(errno.EOPNOTSUPP, path)
+        _check_regular(opened.inode, errno.ESPIPE, path)
         return opened
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:

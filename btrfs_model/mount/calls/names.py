@@ -17,10 +17,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.arguments import warn_renamed
 from btrfs_model.mount.bulk import moves, rows, unlinks
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.delayed_inode import balance_delayed_items
-from btrfs_model.mount.inode import iget, iput, open_directory
+from btrfs_model.mount.inode import iget, iput
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import attr, inode_flags, namei, rename, subvolume, xattr_checks
@@ -37,6 +38,7 @@ from btrfs_model.mount.names.lookup import (
     look_up,
     may_delete,
     may_write,
+    open_inode,
 )
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import InodeFlag
@@ -69,10 +71,8 @@ class NamespaceCalls(Mount):
     @about("path")
     def hold(self, path: Path) -> LiveInode:
         """Open an inode: it stays, also without names, until :meth:`release`."""
-        inode = find(self, path)
+        inode = open_inode(self, path)
         inode.holders += 1
-        if inode.is_dir:
-            open_directory(self, inode)
         return inode
 
     @exclusive
@@ -112,8 +112,8 @@ class NamespaceCalls(Mount):
         may_write(self, entry.directory, entry.path)
 
     @about("path")
-    def create(self, path: Path, mode: int = 0o666) -> LiveInode:
-        """Make an empty file, as open(O_CREAT | O_EXCL) does."""
+    def create(self, path: Path, mode: int = 0o666) -> int:
+        """Make an empty file, as open(O_CREAT | O_EXCL) does; return its inode number."""
         entry = find_entry(self, path)
         if entry.slash:
             raise fail(errno.EISDIR, path)
@@ -137,14 +137,14 @@ class NamespaceCalls(Mount):
         moves.move_files(self, source, target, names, self.rename)
 
     @about("path")
-    def mkdir(self, path: Path, mode: int = 0o777) -> LiveInode:
-        """Make a directory."""
+    def mkdir(self, path: Path, mode: int = 0o777) -> int:
+        """Make a directory; return its inode number."""
         entry = self._new_entry(path, directory=True)
         return self._done(namei.create_inode(self, entry, stat.S_IFDIR | mode & 0o1777))
 
     @about("path")
-    def mknod(self, path: Path, mode: int, device: int = 0) -> LiveInode:
-        """Make a fifo, socket, device (``os.makedev()``) or empty file."""
+    def mknod(self, path: Path, mode: int, device: int = 0) -> int:
+        """Make a fifo, socket, device (``os.makedev()``) or empty file; return its inode number."""
         if not 0 <= device < 2**32:
             raise fail(errno.EINVAL, path)
         kind = stat.S_IFMT(mode) or stat.S_IFREG
@@ -156,8 +156,8 @@ class NamespaceCalls(Mount):
         return self._done(namei.create_inode(self, entry, new_mode, rdev=rdev))
 
     @about("path")
-    def symlink(self, target: Path, path: Path) -> LiveInode:
-        """Make a symbolic link."""
+    def symlink(self, target: Path, path: Path) -> int:
+        """Make a symbolic link; return its inode number."""
         to = as_bytes(target)
         if not to:
             raise fail(errno.ENOENT, path)
@@ -299,7 +299,8 @@ class NamespaceCalls(Mount):
     @about("path")
     def chattr(self, path: Path, add: int, remove: int = 0) -> None:
         """Add and remove flags of an inode, those of chattr(1) as ``FS_IOC_SETFLAGS`` has them."""
-        inode_flags.chattr(self, find(self, path), add, remove, path)
+        inode = open_inode(self, path)
+        inode_flags.chattr(self, inode, add, remove, path)
         balance_delayed_items(self)
 
     @about("path")
@@ -314,9 +315,24 @@ class NamespaceCalls(Mount):
         """Remove an extended attribute."""
         xattr_checks.removexattr(self, path, name, follow=follow)
 
-    def _done(self, inode: LiveInode) -> LiveInode:
+    def _done(self, inode: LiveInode) -> int:
         balance_delayed_items(self)
-        return inode
+        number = _Number(inode.ino)
+        number.inode = inode
+        return number
+
+
+class _Number(int):
+    """A new inode's number; for one release also what it was before, the inode in memory."""
+
+    inode: LiveInode
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_") or not hasattr(LiveInode, name):
+            raise AttributeError(f"'int' object has no attribute {name!r}")
+        warn_renamed(f".{name} of what makes a file, which returns the inode number,",
+                     "an attribute of fs.file(path).stat()")  # fmt: skip
+        return getattr(self.inode, name)
 
 
 def _check_last_names(source: Entry, target: Entry, flags: int) -> None:

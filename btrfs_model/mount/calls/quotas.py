@@ -65,6 +65,17 @@ def new_inherit(fs: Mount, groups: Sequence[Group] | None) -> Inherit | None:
     return Inherit(numbers)
 
 
+def _start(fs: Mount, items: int) -> None:
+    """Start a transaction that changes items of the quota tree.
+
+    Raises OSError: EDQUOT, ENOSPC.
+    """
+    if Patch.QGROUP_CALL_RESERVES in fs.behaviour:
+        start_transaction(fs, items, root=_TOP)
+    else:
+        fs.join_transaction()
+
+
 class QuotaCalls(Mount):
     """Calls on quota groups.
 
@@ -118,20 +129,20 @@ class QuotaCalls(Mount):
     def qgroup_create(self, group: Group) -> None:
         """Make a quota group of level 1 or above."""
         number = group_id(group)
-        qgroup.need_quotas(self)
+        qgroup.need_quotas_first(self)
         if not number or is_subvolume_id(number):
             raise qgroup.fail(errno.EINVAL, number)
-        start_transaction(self, 2, root=_TOP)
+        _start(self, 2)
         qgroup.create_qgroup(self, number)
 
     @about("group")
     def qgroup_destroy(self, group: Group) -> None:
         """Delete a quota group without members, and without a subvolume."""
         number = group_id(group)
-        qgroup.need_quotas(self)
+        qgroup.need_quotas_first(self)
         if not number:
             raise qgroup.fail(errno.EINVAL, number)
-        start_transaction(self, 2, root=_TOP)
+        _start(self, 2)
         qgroup.remove_qgroup(self, number)
 
     @about("member")
@@ -143,8 +154,8 @@ class QuotaCalls(Mount):
         bool
             Whether the numbers are inconsistent now, until a rescan.
         """
-        qgroup.need_quotas(self)
-        start_transaction(self, 2, root=_TOP)
+        qgroup.need_quotas_first(self)
+        _start(self, 2)
         try:
             return qgroup.add_relation(self, group_id(member), group_id(group))
         finally:
@@ -153,8 +164,8 @@ class QuotaCalls(Mount):
     @about("member")
     def qgroup_remove(self, member: Group, group: Group) -> bool:
         """Take a quota group out of another; returns as :meth:`qgroup_assign`."""
-        qgroup.need_quotas(self)
-        start_transaction(self, 2, root=_TOP)
+        qgroup.need_quotas_first(self)
+        _start(self, 2)
         try:
             return qgroup.delete_relation(self, group_id(member), group_id(group))
         finally:
@@ -173,7 +184,7 @@ class QuotaCalls(Mount):
         max_rfer, max_excl : int, optional
             Bytes that it may refer to, and have alone; -1 takes the limit away, None leaves it.
         """
-        qgroup.need_quotas(self)
+        qgroup.need_quotas_first(self)
         limits = Limits()
         if max_rfer is not None:
             limits.flags |= LimitFlag.MAX_RFER
@@ -181,5 +192,5 @@ class QuotaCalls(Mount):
         if max_excl is not None:
             limits.flags |= LimitFlag.MAX_EXCL
             limits.max_excl = max_excl % 2**64
-        start_transaction(self, 1, root=_TOP)
+        _start(self, 1)
         qgroup.limit_qgroup(self, group_id(group), limits)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import errno
+import stat
 from collections.abc import Sequence
 from functools import partial
 
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.calls.quotas import Group, new_inherit
 from btrfs_model.mount.files.writeback import flush_delalloc
+from btrfs_model.mount.inode import open_directory
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import subvolume
@@ -22,9 +24,11 @@ from btrfs_model.mount.names.lookup import (
     is_read_only,
     may_delete,
     may_write,
+    open_inode,
 )
 from btrfs_model.mount.names.snapshot import PendingSnapshot, create_pending_snapshot
 from btrfs_model.mount.space.quota_reserve import reserve_items
+from btrfs_model.mount.space.space_info import reserve_subvolume
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
@@ -33,7 +37,7 @@ _UUID_SIZE = 16
 
 
 class SubvolumeCalls(Mount):
-    """Calls on subvolumes and snapshots.
+    """Calls on subvolumes and snapshots: ioctls, on directories that are opened for them.
 
     Errors are :exc:`OSError` with the errno of the kernel and the path.
     """
@@ -57,6 +61,7 @@ class SubvolumeCalls(Mount):
         """
         inherit = new_inherit(self, qgroups)
         entry = find_entry(self, path)
+        open_directory(self, entry.directory)
         self._check_new_subvolume(entry)
         root = subvolume.create_subvolume(self, entry, inherit).root
         if Patch.SUBVOL_CREATE_NO_COMMIT not in self.behaviour:
@@ -77,12 +82,14 @@ class SubvolumeCalls(Mount):
         Delayed allocations of the source are written first, also where the name is taken.
         """
         inherit = new_inherit(self, qgroups)
-        top, entry = find(self, source), find_entry(self, path)
+        top, entry = open_inode(self, source), find_entry(self, path)
+        open_directory(self, entry.directory)
         _check_is_top(top, source)
         flush_delalloc(self, top.root)
         self._check_new_subvolume(entry)
         pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only, inherit)
         reserve_items(self, entry.directory.root, subvolume.NAME_ITEMS)
+        reserve_subvolume(self, subvolume.CREATE_ITEMS)
         start_transaction(self)
         self.pending_snapshots.append(partial(create_pending_snapshot, self, pending))
         commit(self)
@@ -92,6 +99,7 @@ class SubvolumeCalls(Mount):
     def delete_subvolume(self, path: Path) -> None:
         """Delete a subvolume; its blocks are freed by :meth:`clean_subvolumes`."""
         entry = find_entry(self, path)
+        open_directory(self, entry.directory)
         if not entry.is_name:
             raise fail(errno.EINVAL if entry.name == b".." else errno.EACCES, path)
         if entry.inode is None:
@@ -134,7 +142,9 @@ class SubvolumeCalls(Mount):
 
     def _top_of(self, path: Path) -> LiveInode:
         """Return the top directory of a subvolume by its path."""
-        inode = find(self, path)
+        inode = open_inode(self, path)
+        if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+            raise fail(errno.ENOTTY, path)
         _check_is_top(inode, path)
         return inode
 

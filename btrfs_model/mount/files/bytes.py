@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 
-from btrfs_model.mount.files.elided import punch
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.native.hashes import sector_sums
+from btrfs_model.native.data import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
 
 
@@ -16,6 +17,23 @@ def store_bytes(fs: Mount, bytenr: int, data: bytes) -> None:
     """Write data of an extent to every copy of its chunk."""
     for physical in fs.image.copies(bytenr):
         fs.image.view[physical : physical + len(data)] = data
+
+
+def punch(fs: Mount, logical: int, length: int) -> None:
+    """Make a range of the image zeros without storing them, in every copy.
+
+    `fs`: the filesystem.
+    `logical`, `length`: a range of whole sectors inside one chunk.
+    """
+    view = fs.image.view
+    for physical in fs.image.copies(logical):
+        whole = -physical % mmap.PAGESIZE
+        start = min(physical + whole, physical + length)
+        end = max((physical + length) // mmap.PAGESIZE * mmap.PAGESIZE, start)
+        view[physical:start] = bytes(start - physical)
+        if start < end:
+            fs.memory.drop(start, end)
+        view[end : physical + length] = bytes(physical + length - end)
 
 
 def store(fs: Mount, inode: LiveInode, bytenr: int, start: int, end: int) -> bytes:
@@ -29,7 +47,7 @@ def store(fs: Mount, inode: LiveInode, bytenr: int, start: int, end: int) -> byt
             store_bytes(fs, at, data)
             sums.append(sector_sums(fs.csum_type, data, fs.sectorsize).tobytes())
         else:
-            punch(fs.image, at, part.end - part.start)
+            punch(fs, at, part.end - part.start)
             sums.append(zero_sums(fs, (part.end - part.start) // fs.sectorsize))
     return b"".join(sums)
 

@@ -4,25 +4,24 @@
 What a kernel compresses is at most 128 KiB at a time. Each algorithm has its own rule for giving
 up: :func:`compress` returns None where the kernel's ``*_compress_folios()`` return ``-E2BIG``.
 
-zlib and zstd are the kernel's at level 3. zlib flushes after each page, as the kernel's does; now
-and then a stream is some bytes longer, since the kernel leaves a flush out where a page of output
-is full just then. lzo is not the kernel's ``lzo1x_1_compress()`` but another compressor of the same
-format: its segments have other bytes and mostly other sizes.
+zlib and lzo are the kernel's own, to the byte, at every level. zstd is so for kernels since 6.15:
+see :mod:`btrfs_model.mount.files.zstd`.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-import lzallright
-import zstandard
-
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.mount.files.compress_levels import level_of
 from btrfs_model.mount.files.pages import BLOCKSIZE
+from btrfs_model.mount.files.zstd import zstd_compress
+from btrfs_model.native.data import lzo1x_compress, zlib_compress
 from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.layout import Payload
+from btrfs_model.patches import Patch
 
 COMPRESSION_TYPES: Final = {
     "zlib": int(Compression.ZLIB),
@@ -34,73 +33,65 @@ COMPRESSION_TYPES: Final = {
 MAX_UNCOMPRESSED: Final = 128 << 10
 """``BTRFS_MAX_UNCOMPRESSED``: what is compressed at once."""
 
-_LEVEL: Final = 3
 _LZO_LENGTH: Final = 4
-_ZSTD_WINDOW_LOG: Final = 17
 
 
-def compress(kind: int, data: Payload, sectorsize: int) -> bytes | None:
+def compress(
+    kind: str, level: int, data: Payload, sectorsize: int, behaviour: Behaviour
+) -> bytes | None:
     """Compress up to 128 KiB (``btrfs_compress_folios()``, Linux 6.18).
 
-    `kind`: one of ``enum btrfs_compression``.
+    `kind`: ``zlib``, ``lzo`` or ``zstd``.
+    `level`: of the mount; the algorithm takes the nearest that it has, of 0 its default.
     `data`: what lies in the pages, up to the end of the file.
     `sectorsize`: of the filesystem, bytes; lzo depends on it.
-    Returns the stream without the padding to whole sectors; None when it would not be smaller.
+    `behaviour`: the kernel that compresses.
+    Returns the stream without the padding to whole sectors; None when the kernel gives up.
     """
-    return _COMPRESSORS[kind](bytes(data), sectorsize)
+    return _COMPRESSORS[kind](bytes(data), level_of(kind, level), sectorsize, behaviour)
 
 
 @lru_cache(maxsize=256)
-def compressed_size(kind: int, pattern: bytes, length: int, sectorsize: int) -> int | None:
+def compressed_size(
+    kind: str, level: int, pattern: bytes, length: int, sectorsize: int, behaviour: Behaviour
+) -> int | None:
     """Bytes that `length` bytes of a repeated pattern compress to, None as :func:`compress`."""
     data = (pattern * (length // len(pattern) + 1))[:length]
-    packed = compress(kind, data, sectorsize)
+    packed = compress(kind, level, data, sectorsize, behaviour)
     return None if packed is None else len(packed)
 
 
-def _zlib(data: bytes, sectorsize: int) -> bytes | None:
-    stream = zlib.compressobj(_LEVEL)
-    out = bytearray()
-    room = BLOCKSIZE
-    for at in range(0, len(data), BLOCKSIZE):
-        out += stream.compress(data[at : at + BLOCKSIZE]) + stream.flush(zlib.Z_SYNC_FLUSH)
-        # a page of output at a time: what does not fit waits, and does not count as too large yet
-        taken, given = min(at + BLOCKSIZE, len(data)), min(len(out), room)
-        if 8192 < taken < given:
-            return None
-        room += BLOCKSIZE if given == room else 0
-    out += stream.flush(zlib.Z_FINISH)
-    return bytes(out) if len(out) < len(data) else None
+def _zlib(data: bytes, level: int, sectorsize: int, behaviour: Behaviour) -> bytes | None:
+    flushes = Patch.ZLIB_FLUSH_BITS in behaviour
+    return zlib_compress(data, level, BLOCKSIZE, flushes=flushes)
 
 
-def _zstd(data: bytes, sectorsize: int) -> bytes | None:
-    level = zstandard.ZstdCompressionParameters.from_level(_LEVEL, source_size=len(data))
-    window = min(level.window_log, _ZSTD_WINDOW_LOG)
-    parameters = zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL, source_size=len(data), window_log=window
-    )
-    packed = zstandard.ZstdCompressor(compression_params=parameters).compress(data)
+def _zstd(data: bytes, level: int, sectorsize: int, behaviour: Behaviour) -> bytes | None:
+    packed = zstd_compress(data, level, behaviour)
     return packed if len(packed) < len(data) else None
 
 
-def _lzo(data: bytes, sectorsize: int) -> bytes | None:
-    compressor = lzallright.LZOCompressor()
+def _lzo(data: bytes, level: int, sectorsize: int, behaviour: Behaviour) -> bytes | None:
     out = bytearray(_LZO_LENGTH)
+    room = -(-len(data) // BLOCKSIZE) * BLOCKSIZE
     for at in range(0, len(data), sectorsize):
-        segment = compressor.compress(data[at : at + sectorsize])
+        segment = lzo1x_compress(data[at : at + sectorsize])
         out += len(segment).to_bytes(_LZO_LENGTH, "little") + segment
         # no length may lie across the end of a sector
         left = -len(out) % sectorsize
         if left < _LZO_LENGTH:
             out += bytes(left)
-        if len(out) > MAX_UNCOMPRESSED or sectorsize * 2 < at + sectorsize < len(out):
+        taken = min(at + sectorsize, len(data))
+        if len(out) > room or sectorsize * 2 < taken < len(out):
             return None
+    if Patch.LZO_ANY_SIZE not in behaviour and len(out) >= len(data):
+        return None
     out[:_LZO_LENGTH] = len(out).to_bytes(_LZO_LENGTH, "little")
     return bytes(out)
 
 
-_COMPRESSORS: Final[dict[int, Callable[[bytes, int], bytes | None]]] = {
-    COMPRESSION_TYPES["zlib"]: _zlib,
-    COMPRESSION_TYPES["lzo"]: _lzo,
-    COMPRESSION_TYPES["zstd"]: _zstd,
+_COMPRESSORS: Final[dict[str, Callable[[bytes, int, int, Behaviour], bytes | None]]] = {
+    "zlib": _zlib,
+    "lzo": _lzo,
+    "zstd": _zstd,
 }

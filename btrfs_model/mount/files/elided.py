@@ -6,8 +6,8 @@ leaves behind:
 
 - *uncompressed*: the sectors on disk are zeros and so are their checksums' input. The file reads as
   zeros, here and in a kernel, and every check passes; the pattern is lost.
-- *compressed* (mount option or property): the size on disk is what the pattern really compresses
-  to, the sectors are zeros with the checksums of zeros. Checks of structure and checksums pass.
+- *compressed* (mount option or property): the size on disk is what the pattern compresses to, the
+  sectors are zeros with the checksums of zeros. Checks of structure and checksums pass.
   Nothing can be decompressed from them: reading fails (``CorruptImageError`` with ``BM_BAD_DATA``
   here, EIO in a kernel) and never gives wrong bytes.
 - *inline*: never; a file that small is stored.
@@ -15,10 +15,7 @@ leaves behind:
 
 from __future__ import annotations
 
-import mmap
 from typing import NamedTuple
-
-from btrfs_model.volume.image import Image
 
 
 class Elided(NamedTuple):
@@ -38,28 +35,3 @@ class Elided(NamedTuple):
     def sample(self, size: int) -> bytes:
         """Return the first `size` bytes."""
         return (self.pattern * (size // len(self.pattern) + 1))[:size]
-
-
-def punch(image: Image, logical: int, length: int) -> None:
-    """Make a range of the image zeros without storing them, in every copy.
-
-    `image`: in writable anonymous memory.
-    `logical`, `length`: a range of whole sectors inside one chunk.
-    """
-    for physical in image.copies(logical):
-        whole = -physical % mmap.PAGESIZE
-        start = min(physical + whole, physical + length)
-        end = max((physical + length) // mmap.PAGESIZE * mmap.PAGESIZE, start)
-        image.view[physical:start] = bytes(start - physical)
-        if start < end:
-            _drop_pages(image, start, end - start)
-        image.view[end : physical + length] = bytes(physical + length - end)
-
-
-def _drop_pages(image: Image, start: int, length: int) -> None:
-    buffer = image.buffer
-    assert isinstance(buffer, mmap.mmap)
-    try:
-        buffer.madvise(mmap.MADV_REMOVE, start, length)  # shared memory
-    except (OSError, AttributeError):
-        buffer.madvise(mmap.MADV_DONTNEED, start, length)  # private: reads as zeros afterwards

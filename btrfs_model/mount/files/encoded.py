@@ -25,8 +25,8 @@ from btrfs_model.mount.files.writeback import can_be_inline, writeback
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.block_group import ensure_data, reserve_data
-from btrfs_model.native.hashes import sector_sums
+from btrfs_model.mount.space.data import ensure_data, reserve_data
+from btrfs_model.native.data import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
 
 _MAX_COMPRESSED: Final = 128 << 10

@@ -12,6 +12,7 @@ from btrfs_model.mount.files.file_item import (
     PREALLOC,
     REGULAR,
     Extent,
+    add_hole_map,
     align,
     drop_extents,
     extent_key,
@@ -30,7 +31,7 @@ from btrfs_model.mount.files.writeback import writeback
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.block_group import ensure_data, reserve_data
+from btrfs_model.mount.space.data import ensure_data, reserve_data
 from btrfs_model.mount.space.quota_reserve import book, reserve
 from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
@@ -63,13 +64,33 @@ class _Map(NamedTuple):
 
 
 def _get_extent(fs: Mount, inode: LiveInode, start: int, length: int) -> _Map:
-    size_end = align(inode.pages.i_size, fs.sectorsize)
-    known = [end for begin, end in inode.hole_maps if begin <= start < end]
-    far = max([start + length, size_end, *known])
+    far = max(start + length, align(inode.pages.i_size, fs.sectorsize))
+    first = 0
+    for begin, end in inode.hole_maps:
+        if begin <= start < end and (stop := _end_of_holes(fs, inode, start, end)) > start:
+            return _Map(begin, stop, None)
+        if begin > start:
+            far = min(far, begin)
+        else:
+            first = max(first, end if end <= start else 0)
     low, high, extent = next(file_ranges(fs, inode, start, far))
     if extent is None:
         return _Map(low, high, None)
-    return _Map(extent.start, align(extent.end, fs.sectorsize), extent)
+    found = _Map(extent.start, align(extent.end, fs.sectorsize), extent)
+    if found.is_hole:
+        # of its item no more than what no other map has
+        return found._replace(start=max(found.start, first), end=min(found.end, far))
+    return found
+
+
+def _end_of_holes(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
+    """Return how far there are holes alone, with items or without."""
+    stop = start
+    for low, high, extent in file_ranges(fs, inode, start, end):
+        if not _Map(low, high, extent).is_hole:
+            break
+        stop = high
+    return stop
 
 
 def _check_range(fs: Mount, offset: int, length: int) -> None:
@@ -102,6 +123,7 @@ def fallocate(
             if wanted and wanted[-1][1] == low:
                 low = wanted.pop()[0]
             wanted.append((low, high))
+    ensure_data(fs, sum(high - low for low, high in wanted))
     hint = 0
     for low, high in wanted:
         hint = _prealloc_file_range(fs, inode, low, high, offset + length, keep_size, hint)
@@ -224,6 +246,7 @@ def replace_with_hole(fs: Mount, inode: LiveInode, start: int, end: int) -> None
         forget_modified(inode, start, end)
         return
     note_modified(fs, inode, start, end)
+    add_hole_map(inode, start, end)
     if fs.no_holes:
         return
     before = extents_between(fs, inode, start - 1, start)[:1] if start else []

@@ -186,11 +186,25 @@ def note_modified(
 def forget_modified(inode: LiveInode, start: int, end: int) -> None:
     """Let fsync know nothing of a range any more (``btrfs_drop_extent_map_range()``)."""
     inode.log.modified = [
-        (transid, low, high)
+        (transid, *part)
         for transid, first, last in inode.log.modified
-        for low, high in ((first, min(last, start)), (max(first, end), last))
-        if low < high
+        for part in _outside(first, last, start, end)
     ]
+
+
+def add_hole_map(inode: LiveInode, start: int, end: int) -> None:
+    """Have the map of a hole in memory, in place of what was there.
+
+    It waits for an fsync, and so it is not joined with the hole beside it (``try_merge_map()``).
+    """
+    kept = [part for one in inode.hole_maps for part in _outside(*one, start, end)]
+    inode.hole_maps = [*kept, (start, end)]
+
+
+def _outside(first: int, last: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the parts of [first, last) that lie outside of [start, end)."""
+    parts = (first, min(last, start)), (max(first, end), last)
+    return [(low, high) for low, high in parts if low < high]
 
 
 # ---------------------------------------------------------------------------------- drop ------
@@ -215,7 +229,7 @@ def drop_extents(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
 
 
 def _cut_extents(fs: Mount, inode: LiveInode, start: int, end: int) -> tuple[int, list[Extent]]:
-    """Do that but for the items that lie inside: their extents are given back, they stay."""
+    """Do that except for the items that lie inside: their extents are given back, they stay."""
     found = 0
     covered: list[Extent] = []
     for extent in extents_between(fs, inode, start, end):
@@ -337,8 +351,10 @@ def truncate_inode_items(
     ``btrfs_truncate_inode_items()`` (Linux 6.18).
     """
     blocksize = fs.sectorsize
-    inode.hole_maps = [(start, min(end, new_size)) for start, end in inode.hole_maps
-                       if start < new_size]  # fmt: skip
+    size_end = align(new_size, blocksize)
+    inode.hole_maps = [
+        part for one in inode.hole_maps for part in _outside(*one, size_end, U64_MAX)
+    ]
     gone = extents_between(fs, inode, new_size, U64_MAX)
     across = None
     if gone and gone[0].start < new_size:

@@ -27,8 +27,8 @@ from btrfs_model.mount.files.writeback import writeback
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.block_group import ensure_data
-from btrfs_model.mount.space.quota_reserve import reserve_write
+from btrfs_model.mount.space.data import ensure_data
+from btrfs_model.mount.space.quota_reserve import reserve_blocks, reserve_extent
 from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
@@ -123,6 +123,8 @@ def _check_dedupe(
     _verify_area(fs, target_offset, min(length, _MAX_DEDUPE))
     if target.is_dir:
         raise _error(fs, errno.EISDIR)
+    if not stat.S_ISREG(target.item.mode):
+        raise _error(fs, errno.EINVAL)
 
 
 def _dedupe_length(
@@ -293,7 +295,7 @@ class _Clone:
         if item.compression:
             plain = decompress(item.compression, item.data, item.ram_bytes, fs.sectorsize)
         block = plain.ljust(fs.sectorsize, b"\0")
-        reserve_write(fs, target, at, at + fs.sectorsize)
+        reserve_extent(fs, target, reserve_blocks(fs, target, at, at + fs.sectorsize))
         ensure_data(fs, fs.sectorsize)
         fs.dirty_files.setdefault((target.root, target.ino), target)
         target.pages.write(at, memoryview(block), lambda _: block)

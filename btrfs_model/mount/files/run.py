@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.mount.files.bytes import store_bytes, zero_sums
-from btrfs_model.mount.files.elided import punch
+from btrfs_model.mount.files.bytes import punch, store_bytes, zero_sums
 from btrfs_model.mount.files.file_item import extent_key
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.native.bulk import file_extents
-from btrfs_model.native.hashes import sector_sums
+from btrfs_model.native.data import sector_sums
 from btrfs_model.ondisk.constants import (
     BTRFS_BLOCK_GROUP_DATA,
     FileExtentType,
@@ -172,4 +171,4 @@ def _store(fs: Mount, addresses: U64, block: Block) -> None:
     breaks = np.flatnonzero(np.diff(ordered) != np.uint64(block.disk_num_bytes)) + 1
     for run in np.split(ordered, breaks):
         if len(run):
-            punch(fs.image, int(run[0]), len(run) * block.disk_num_bytes)
+            punch(fs, int(run[0]), len(run) * block.disk_num_bytes)

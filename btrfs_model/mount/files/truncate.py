@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from btrfs_model.mount.files.file_item import align, truncate_inode_items
+from btrfs_model.mount.files.file_item import align, forget_modified, truncate_inode_items
 from btrfs_model.mount.files.write import cont_expand, set_i_size, touch, truncate_block
 from btrfs_model.mount.files.writeback import update_disk_size, writeback
 from btrfs_model.mount.inode import mark_inode_dirty
@@ -13,6 +13,7 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgroups
 from btrfs_model.mount.space.space_info import reserve_items
+from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.patches import Patch
 
 # the inode, and the size beyond which all goes (btrfs_truncate())
@@ -64,6 +65,7 @@ def _shrink(fs: Mount, inode: LiveInode, size: int, old_size: int) -> None:
         inode.log.full_sync = True
     reserve_qgroups(fs, inode.root, _ITEMS)
     reserve_items(fs, _ITEMS)
+    forget_modified(inode, block_end, U64_MAX)
     need_block = truncate_inode_items(fs, inode, size)
     if need_block:
         truncate_block(fs, inode, size)

@@ -12,6 +12,7 @@ import errno
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.file_item import (
     Extent,
+    add_hole_map,
     align,
     drop_extents,
     extents_between,
@@ -19,17 +20,23 @@ from btrfs_model.mount.files.file_item import (
     insert_hole,
     note_modified,
 )
+from btrfs_model.mount.files.prealloc import can_nocow
 from btrfs_model.mount.files.writeback import update_disk_size, writeback
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import remove_capability
-from btrfs_model.mount.space.block_group import ensure_data
-from btrfs_model.mount.space.quota_reserve import is_limited, reserve_write
+from btrfs_model.mount.space.data import data_room, ensure_data
+from btrfs_model.mount.space.quota_reserve import is_limited, reserve_blocks, reserve_extent
 from btrfs_model.mount.space.space_info import reserve_delalloc
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.patches import Patch
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.data import FileExtent, FileReader
+
+# of which btrfs_buffered_write() has pointers in one page, before it went page by page
+_PAGES_AT_ONCE = 512
 
 
 def touch(fs: Mount, inode: LiveInode) -> None:
@@ -65,56 +72,96 @@ def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Elide
 
     `offset`: where in the file, bytes.
     `data`: what.
-    Returns bytes written, which may be less where quotas stop it.
-    Raises OSError: ENOSPC, when there is no room for the data, EDQUOT.
+    Returns bytes written, which are fewer where the rest has no room or quotas stop it.
+    Raises OSError: ENOSPC, when there is no room for the first block, EDQUOT.
     """
     length = data.length if isinstance(data, Elided) else len(data)
     if not length:
         return 0
-    if offset % fs.sectorsize + length > fs.sectorsize and is_limited(fs, inode.root):
-        return _write_by_blocks(fs, inode, offset, data, length)
-    pages = inode.pages
-    end = offset + length
+    blocksize = fs.sectorsize
     _set_times(fs, inode)
-    if offset > pages.i_size:
-        cont_expand(fs, inode, pages.i_size, align(end, fs.sectorsize), fs.generation)
+    if offset > inode.pages.i_size:
+        end = align(offset + length, blocksize)
+        cont_expand(fs, inode, inode.pages.i_size, end, fs.generation)
+    if offset % blocksize + length > blocksize:
+        first, wanted = _whole_blocks(fs, offset, offset + length)
+        if is_limited(fs, inode.root) or data_room(fs, wanted - first) < wanted - first:
+            return _write_in_parts(fs, inode, offset, data, length)
+    _write_part(fs, inode, offset, data, length)
+    return length
+
+
+def _write_part(
+    fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided, length: int
+) -> None:
+    """Reserve for bytes together, and write them."""
+    pages, end = inode.pages, offset + length
     _dirty(fs, inode, offset, end)
     if isinstance(data, Elided):
         _write_elided(fs, inode, offset, data)
     else:
         pages.write(offset, memoryview(data), lambda at: _read_block(fs, inode, at))
     pages.i_size = max(pages.i_size, end)
-    return length
 
 
-def _write_by_blocks(
+def _write_in_parts(
     fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided, length: int
 ) -> int:
-    """Write as a kernel does where each block may exceed a limit; what fits stays written."""
-    blocksize, done = fs.sectorsize, 0
+    """Write as a kernel does where there may be no room for a block; what fits stays written.
+
+    The kernel reserves for each page by itself; before 6.13 for as many as the process may make
+    dirty until it has to wait, 8 to 512. So it is done here where quotas are limited, by the most;
+    else for as many of these together as have room before something is written back.
+    """
+    at_once = fs.sectorsize * (1 if Patch.WRITE_BY_PAGE in fs.behaviour else _PAGES_AT_ONCE)
+    done = 0
     while done < length:
-        count = min(length - done, blocksize - (offset + done) % blocksize)
+        at = offset + done
+        first, end = _whole_blocks(fs, at, offset + length)
+        room = 0 if is_limited(fs, inode.root) else data_room(fs, end - first)
+        count = min(length - done, max(room // at_once, 1) * at_once - at % fs.sectorsize)
         if isinstance(data, Elided):
             part: bytes | Elided = Elided(count, data.pattern)
         else:
             part = data[done : done + count]
         try:
-            buffered_write(fs, inode, offset + done, part)
+            _write_part(fs, inode, at, part, count)
         except OSError as error:
-            if error.errno != errno.EDQUOT or not done:
+            if error.errno not in (errno.EDQUOT, errno.ENOSPC) or not done:
                 raise
             break
         done += count
     return done
 
 
+def _whole_blocks(fs: Mount, start: int, end: int) -> tuple[int, int]:
+    return start // fs.sectorsize * fs.sectorsize, align(end, fs.sectorsize)
+
+
 def _dirty(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Reserve room for what becomes dirty; the file joins those that wait, behind the others."""
-    blocksize = fs.sectorsize
-    reserve_write(fs, inode, start // blocksize * blocksize, align(end, blocksize))
-    ensure_data(fs, align(end, blocksize) - start // blocksize * blocksize)
-    reserve_delalloc(fs)
+    first, last = _whole_blocks(fs, start, end)
+    new = 0
+    try:
+        new = reserve_blocks(fs, inode, first, last)
+        ensure_data(fs, last - first)
+    except OSError as error:
+        no_room = error.errno in (errno.EDQUOT, errno.ENOSPC)
+        if not no_room or not _goes_in_place(fs, inode, first, last):
+            raise
+    reserve_extent(fs, inode, new)
+    reserve_delalloc(fs, summed=0 if inode.item.flags & InodeFlag.NODATASUM else fs.sectorsize)
     fs.dirty_files.setdefault((inode.root, inode.ino), inode)
+
+
+def _goes_in_place(fs: Mount, inode: LiveInode, start: int, end: int) -> bool:
+    """Whether what is written there needs no room for data (``btrfs_check_nocow_lock()``)."""
+    if not inode.item.flags & (InodeFlag.NODATACOW | InodeFlag.PREALLOC):
+        return False
+    return all(
+        extent is not None and can_nocow(fs, inode, extent)
+        for _, _, extent in file_ranges(fs, inode, start, end)
+    )
 
 
 def _write_elided(fs: Mount, inode: LiveInode, offset: int, data: Elided) -> None:
@@ -171,7 +218,7 @@ def cont_expand(
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
         if extent is None or not extent.is_prealloc:
             note_modified(fs, inode, start, end, generation if fs.no_holes else None)
-            inode.hole_maps.append((start, end))
+            add_hole_map(inode, start, end)
     if fs.no_holes:
         return
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):

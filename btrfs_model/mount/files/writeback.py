@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from btrfs_model.mount.files.bytes import insert_csums, store, store_bytes, zero_sums
+from btrfs_model.mount.files.bytes import insert_csums, punch, store, store_bytes, zero_sums
 from btrfs_model.mount.files.compress import (
     COMPRESSION_TYPES,
     MAX_UNCOMPRESSED,
@@ -26,7 +26,6 @@ from btrfs_model.mount.files.compress import (
     compressed_size,
 )
 from btrfs_model.mount.files.compress_heuristic import may_compress
-from btrfs_model.mount.files.elided import punch
 from btrfs_model.mount.files.file_item import (
     REGULAR,
     Extent,
@@ -46,10 +45,11 @@ from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
 from btrfs_model.mount.inode import mark_inode_dirty, mark_inodes_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.block_group import ensure_metadata, reserve_data, stays_enough
+from btrfs_model.mount.space.block_group import ensure_metadata, stays_enough
+from btrfs_model.mount.space.data import reserve_data
 from btrfs_model.mount.space.quota_reserve import book
 from btrfs_model.native.bulk import WRITTEN_FILE, write_files
-from btrfs_model.native.hashes import sector_sums
+from btrfs_model.native.data import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import U64_MAX
@@ -287,9 +287,9 @@ def _neighbour(fs: Mount, inode: LiveInode, start: int) -> Extent | None:
 # ---------------------------------------------------------------------------- compressed ------
 
 
-def compression_of(fs: Mount, inode: LiveInode) -> int:
-    """``enum btrfs_compression`` for an inode, should it be compressed."""
-    return COMPRESSION_TYPES[inode.prop_compress.decode() or fs.options.compress or "zlib"]
+def compression_of(fs: Mount, inode: LiveInode) -> str:
+    """Algorithm for an inode, should it be compressed."""
+    return inode.prop_compress.decode() or fs.options.compress or "zlib"
 
 
 def need_compress(fs: Mount, inode: LiveInode, data: Callable[[], bytes]) -> bool:
@@ -333,13 +333,16 @@ def _compress_elided(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
     if first.pattern is None or first.start > start or not count:
         return 0
     kind = compression_of(fs, inode)
-    size = compressed_size(kind, first.pattern, MAX_UNCOMPRESSED, fs.sectorsize)
+    size = compressed_size(
+        kind, fs.options.compress_level, first.pattern, MAX_UNCOMPRESSED, fs.sectorsize,
+        fs.behaviour,
+    )  # fmt: skip
     places = np.arange(count, dtype=np.uint64) * np.uint64(MAX_UNCOMPRESSED) + np.uint64(start)
     if size is None or not fills_holes(fs, inode, places, MAX_UNCOMPRESSED):
         return 0
     if not _may_compress(fs, inode, start, end):
         return 0
-    block = Block(MAX_UNCOMPRESSED, align(size, fs.sectorsize), kind, None)
+    block = Block(MAX_UNCOMPRESSED, align(size, fs.sectorsize), COMPRESSION_TYPES[kind], None)
     if block.disk_num_bytes + fs.sectorsize > block.length:
         return 0
     # whole pieces: what comes behind is divided as if it had been one at a time
@@ -373,14 +376,15 @@ def _compress_file_range(fs: Mount, inode: LiveInode, start: int, end: int) -> N
             break
         size, data = packed
         whole = start + total >= actual_end
-        if _try_inline(fs, inode, start, end, data if whole else None, kind if whole else 0):
+        inline = (data, COMPRESSION_TYPES[kind]) if whole else (None, 0)
+        if _try_inline(fs, inode, start, end, *inline):
             return
         if align(size, blocksize) + blocksize > stop - start:
             # of one block, which could only have become inline, that says nothing
             if total > blocksize or Patch.NOCOMPRESS_NOT_ONE_BLOCK not in fs.behaviour:
                 _mark_incompressible(fs, inode)
             break
-        _write_compressed(fs, inode, start, stop, kind, size, data)
+        _write_compressed(fs, inode, start, stop, COMPRESSION_TYPES[kind], size, data)
         start = stop
     if start < end:
         _cow_file_range(fs, inode, start, end)
@@ -392,15 +396,18 @@ def _mark_incompressible(fs: Mount, inode: LiveInode) -> None:
 
 
 def _pack(
-    fs: Mount, inode: LiveInode, kind: int, start: int, end: int
+    fs: Mount, inode: LiveInode, kind: str, start: int, end: int
 ) -> tuple[int, bytes | None] | None:
     """Compress a range: its size and, unless it is elided, the stream; None: too large."""
-    pages = inode.pages
+    pages, level = inode.pages, fs.options.compress_level
     elided = pages.elided(start, align(end, fs.sectorsize))
     if elided is not None and end - start > fs.sectorsize:
-        size = compressed_size(kind, elided.pattern, end - start, fs.sectorsize)
+        size = compressed_size(
+            kind, level, elided.pattern, end - start, fs.sectorsize, fs.behaviour
+        )
         return None if size is None else (size, None)
-    data = compress(kind, pages.read(start, end)[: end - start], fs.sectorsize)
+    plain = pages.read(start, end)[: end - start]
+    data = compress(kind, level, plain, fs.sectorsize, fs.behaviour)
     return None if data is None else (len(data), data)
 
 
@@ -413,7 +420,7 @@ def _write_compressed(
     bytenr, _ = reserve_data(fs, on_disk, on_disk, hint)
     payload = pack_regular(fs.transid, REGULAR, bytenr, on_disk, end - start, compression=kind)
     if data is None:
-        punch(fs.image, bytenr, on_disk)
+        punch(fs, bytenr, on_disk)
     else:
         store_bytes(fs, bytenr, data.ljust(on_disk, b"\0"))
     insert_regular(fs, inode, start, payload, new=True)

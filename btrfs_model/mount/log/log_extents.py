@@ -103,6 +103,7 @@ def log_changed_extents(fs: Mount, inode: LiveInode, logged_before: bool) -> Non
     size = inode.i_size
     ranges = _joined([(a, b) for transid, a, b in inode.log.modified if transid == fs.transid])
     inode.log.modified.clear()
+    inode.hole_maps = _joined(inode.hole_maps)
     pieces = [piece for low, high in ranges for piece in _pieces(fs, inode, low, high)]
     if len(pieces) > _MOST_EXTENTS:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), fs.path)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.base.counters import current
+from btrfs_model.base.counters import counting, current, uncounted
 from btrfs_model.mount.bulk.log_new_files import PlainFiles
 from btrfs_model.mount.delayed_inode import run_inode, run_node
 from btrfs_model.mount.inode import iget
@@ -31,12 +31,18 @@ from btrfs_model.mount.log.log_dir import (
     is_of_this_transaction,
     log_directory,
 )
-from btrfs_model.mount.log.log_tree import ForceCommit, LogContext, get_logged, is_logged
+from btrfs_model.mount.log.log_tree import (
+    ForceCommit,
+    LogContext,
+    Overridden,
+    get_logged,
+    is_logged,
+)
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.log.v5_10.log_dir import log_directory_changes
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import dir_item_key
-from btrfs_model.ondisk.items import dir_items, inode_names
+from btrfs_model.ondisk.items import dir_items, each_inode_name
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import INODE_ITEM
@@ -98,7 +104,9 @@ def log_inode(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> 
         log_directory_changes(fs, inode, ctx)
     inode.log.logged_trans = fs.transid
     if not exists:
-        inode.log.last_log_commit = inode.log.last_sub_trans
+        # the log that a new name changes is not synced
+        if not (ctx.new_name and Patch.LOG_NEW_NAME_UNSYNCED in fs.behaviour):
+            inode.log.last_log_commit = inode.log.last_sub_trans
         inode.log.last_reflink_trans = 0
     _log_conflicting_inodes(fs, inode.root, ctx)
     if full_dir and delays:
@@ -199,9 +207,10 @@ class InodeLogger:
             # with its generation the size is replayed, which must be one that was logged
             if not self.ctx.logged_before or Patch.LOG_EXISTS_SIZE not in self.fs.behaviour:
                 generation = 0
+        otime = item.otime if Patch.LOG_OTIME in self.fs.behaviour else 0
         return replace(
             item, generation=generation, size=size, transid=self.fs.transid, nbytes=0,
-            block_group=0,
+            block_group=0, otime=otime,
         ).pack()  # fmt: skip
 
     def _log_inode_item(self) -> None:
@@ -289,7 +298,7 @@ class InodeLogger:
         new = self.inode.item.generation == self.fs.transid or self.ctx.logging_conflict_inodes
         if not new and Patch.LOG_OLD_CONFLICTS not in self.fs.behaviour:
             return None
-        other = overridden(self.fs, self.inode, item)
+        other = overridden(self.fs, self.inode, item, self.ctx)
         return None if other is None or other[0] == self.ctx.inode.ino else other
 
     def log_conflict(self, ino: int, parent: int) -> None:
@@ -297,15 +306,29 @@ class InodeLogger:
         _add_conflicting_inode(self.fs, self.inode.root, ino, parent, self.ctx)
 
 
-def overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
+def overridden(
+    fs: Mount, inode: LiveInode, item: Copied, ctx: LogContext
+) -> tuple[int, int] | None:
     """Find who had a name of an inode at the last commit (``btrfs_check_ref_name_override()``).
 
     `item`: an INODE_REF or INODE_EXTREF of the inode.
     Returns inode number and directory, where it was another inode.
     Raises OSError: EAGAIN when it was a subvolume.
     """
+    known = ctx.overridden.get(item.key)
+    # an inode with many new names may be logged for each of them, and the kernel searches each time
+    if known is None or known.data != item.data:
+        with counting() as work:
+            other = _search_overridden(fs, inode, item)
+        ctx.overridden[item.key] = Overridden(item.data, other, work)
+        return other
+    current().add(known.work)
+    return known.other
+
+
+def _search_overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
     committed = fs.tree(inode.root)
-    for parent, _, name in inode_names(item.key, item.data):
+    for parent, _, name in each_inode_name(item.key, item.data):
         found = committed.get(dir_item_key(parent, name))
         entries = dir_items(found.data) if found is not None else []
         entry = next((entry for entry in entries if entry.name == name), None)
@@ -411,16 +434,39 @@ def log_new_dentries(fs: Mount, start: LiveInode, ctx: LogContext) -> None:
         # what is found may be logged in between, which changes the tree that is walked
         found = [(item.key.offset, bytes(item.data)) for item in tree.items(low, high)]
         waiting.extend(_log_entries(fs, directory, entries_of(found), ctx))
+        _count_walk(fs, directory.root, entries_of(found))
         if found and first:
             directory.log.first_dir_index_to_log = found[-1][0] + 1
+
+
+def _count_walk(fs: Mount, root: int, entries: npt.NDArray[Any]) -> None:
+    """Count how entries of a directory are gone through: a search behind each that is new.
+
+    By ``btrfs_for_each_slot()`` in the log; before, by ``btrfs_search_forward()`` in the subvolume.
+    """
+    work, searches = current(), len(_new_entries(fs, entries)) + 1
+    if Patch.LOG_NEW_DENTRIES in fs.behaviour:
+        root = log_tree_id(root)
+        work.count("btrfs_search_slot", searches)
+        work.count("btrfs_get_next_valid_item", len(entries) + 1)
+    else:
+        work.count("btrfs_search_forward", searches)
+        work.count("log_entries_visited", len(entries))
+    work.count("read_block_for_search", searches * fs.writer.tree(root).level)
+
+
+def _new_entries(fs: Mount, entries: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the entries of this transaction that lead to inodes."""
+    new = (entries["transid"] >= fs.transid) & (entries["location_type"] == _INODE_ITEM)
+    return np.compress(new, entries)
 
 
 def _log_entries(
     fs: Mount, directory: LiveInode, entries: npt.NDArray[Any], ctx: LogContext
 ) -> Iterator[LiveInode]:
     """Log the inodes of the new ones of some entries; yields directories to go on with."""
-    new = (entries["transid"] >= fs.transid) & (entries["location_type"] == _INODE_ITEM)
-    entries = np.compress(new, entries)
+    entries = _new_entries(fs, entries)
+    current().count("log_dentries_got", len(entries))
     files = PlainFiles(fs, directory, entries, loaded=True)
     ends = np.flatnonzero(np.diff(files.mask)) + 1
     for part in np.split(np.arange(len(entries)), ends):
@@ -428,7 +474,9 @@ def _log_entries(
             files.log(int(part[0]), int(part[-1]) + 1)
             continue
         for ino, kind in entries[["child", "type"]][part].tolist():
-            inode = iget(fs, directory.root, ino)
+            # whoever got a name in this transaction is in the kernel's memory
+            with uncounted():
+                inode = iget(fs, directory.root, ino)
             if not need_log_inode(fs, inode):
                 continue
             ctx.log_new_dentries = False

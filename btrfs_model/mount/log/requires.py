@@ -23,7 +23,8 @@ def check_behaviour(behaviour: Behaviour) -> None:
     for patch in behaviour:
         for other in patch.needs:
             if other not in behaviour:
+                later = [str(one) for one in other.needed_by if one in behaviour]
                 raise BtrfsModelError(
                     f"no logs are written with the behaviour '{behaviour}': '{patch}' needs "
-                    f"'{other}'"
+                    f"'{other}'; without all that need it: '{' - '.join([str(behaviour), *later])}'"
                 )

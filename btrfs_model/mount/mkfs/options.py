@@ -17,7 +17,7 @@ _FEATURES: Final = {
 def parse_mkfs_options(words: list[str]) -> dict[str, Any]:
     """Options of mkfs.btrfs as keyword arguments of :meth:`.WritableFilesystem.mkfs`.
 
-    Raises ValueError: for an option that there is not, or that the model does not have.
+    Raises ValueError: for an option that does not exist, or that the model does not have.
     """
     found: dict[str, Any] = {}
     left = iter(words)
@@ -27,7 +27,9 @@ def parse_mkfs_options(words: list[str]) -> dict[str, Any]:
         value = next(left, None)
         if value is None:
             raise ValueError(f"mkfs option {word!r} needs a value, or is not modelled")
-        if word in ("-n", "--nodesize") and value.isdigit():
+        if word in ("-b", "--byte-count") and value.isdigit():
+            found["size"] = int(value)
+        elif word in ("-n", "--nodesize") and value.isdigit():
             found["nodesize"] = int(value)
         elif word in ("-m", "--metadata") and value.lower() in ("single", "dup"):
             found["metadata"] = value.lower()

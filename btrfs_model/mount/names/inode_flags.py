@@ -67,9 +67,8 @@ def shown_flags(inode: LiveInode) -> ChattrFlag:
 def chattr(fs: Mount, inode: LiveInode, add: int, remove: int, path: Path) -> None:
     """Add flags to those of an inode and remove others.
 
-    Raises OSError: ENOTTY for what is neither file nor directory, since to open it leads elsewhere;
-    EROFS; EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without copy on
-    write.
+    Raises OSError: ENOTTY for a FIFO; EROFS; EOPNOTSUPP for a flag that btrfs does not have; EINVAL
+    for compression without copy on write.
     """
     has_flags = inode.is_dir or stat.S_ISREG(inode.item.mode)
     if not has_flags or inode.ino == EMPTY_SUBVOL_DIR:
@@ -81,7 +80,7 @@ def chattr(fs: Mount, inode: LiveInode, add: int, remove: int, path: Path) -> No
     if not inode.is_dir:
         new &= ~ChattrFlag.DIRSYNC
     _check(old, new, path)
-    flags = _inode_flags(inode, new)
+    flags = _inode_flags(fs, inode, new)
     start_transaction(fs, _ITEMS, root=inode.root)
     kind = b""
     if new & ChattrFlag.COMPR and not new & ChattrFlag.NOCOMP:
@@ -104,7 +103,7 @@ def _check(old: int, new: int, path: Path) -> None:
         raise fail(errno.EINVAL, path)
 
 
-def _inode_flags(inode: LiveInode, new: int) -> int:
+def _inode_flags(fs: Mount, inode: LiveInode, new: int) -> int:
     """Return the flags of the inode after a change."""
     flags = inode.item.flags
     for of_chattr, of_inode in _PLAIN:
@@ -112,7 +111,8 @@ def _inode_flags(inode: LiveInode, new: int) -> int:
     nocow = _NOCOW if stat.S_ISREG(inode.item.mode) else InodeFlag.NODATACOW
     # a file that has data keeps what it has: checksums cannot come or go
     if not stat.S_ISREG(inode.item.mode) or inode.i_size == 0:
-        flags = flags | nocow if new & ChattrFlag.NOCOW else flags & ~nocow
+        none = nocow if fs.options.data_sum else nocow & ~InodeFlag.NODATASUM
+        flags = flags | nocow if new & ChattrFlag.NOCOW else flags & ~none
     flags &= ~_COMPRESS_FLAGS
     if new & ChattrFlag.NOCOMP:
         flags |= InodeFlag.NOCOMPRESS

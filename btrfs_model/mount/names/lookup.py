@@ -11,7 +11,7 @@ import errno
 import stat
 from typing import Final, NamedTuple
 
-from btrfs_model.mount.inode import iget, live_subvolume
+from btrfs_model.mount.inode import iget, live_subvolume, open_directory
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, InodeFields, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import NAME_LEN, dir_item_key, fail, lookup_dir_item
@@ -28,6 +28,7 @@ _MAX_LINKS: Final = 40
 _IMMUTABLE, _APPEND = int(InodeFlag.IMMUTABLE), int(InodeFlag.APPEND)
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 _STORED: Final = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+_NO_FILES: Final = (stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK)
 PATH_MAX: Final = 4096
 """Bytes of a path, the zero behind it included."""
 
@@ -289,6 +290,23 @@ def may_write(fs: Mount, inode: LiveInode, path: Path) -> None:
         raise fail(errno.EPERM, path)
     if stat.S_IFMT(item.mode) in _STORED and is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
+
+
+def open_inode(fs: Mount, path: Path, *, writes: bool = False) -> LiveInode:
+    """Find an inode and do what open(2) does (``do_open()``).
+
+    Sockets cannot be opened. Nor are device nodes: their drivers are no part of a filesystem.
+
+    Raises OSError: ENXIO, EISDIR for a directory that is to be written to.
+    """
+    inode = find(fs, path)
+    if inode.is_dir:
+        if writes:
+            raise fail(errno.EISDIR, path)
+        open_directory(fs, inode)
+    elif stat.S_IFMT(inode.item.mode) in _NO_FILES:
+        raise fail(errno.ENXIO, path)
+    return inode
 
 
 def may_delete(fs: Mount, entry: Entry, victim: LiveInode, *, as_directory: bool) -> None:

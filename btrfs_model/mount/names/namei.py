@@ -87,7 +87,7 @@ def create_inode(fs: Mount, entry: Entry, mode: int, *, rdev: int = 0, size: int
     access, default = acl.inherit(fs, directory, item)
     inode = new_inode(fs, directory.root, item)
     inode.dir_index = next_index(fs, directory)
-    _inherit_flags(inode, directory)
+    _inherit_flags(fs, inode, directory)
     insert_new_inode(fs, inode, directory.ino, entry.name)
     inherit_properties(fs, inode, directory)
     acl.store_inherited(fs, inode, access, default)
@@ -118,14 +118,14 @@ def _new_item(fs: Mount, directory: LiveInode, mode: int, rdev: int, size: int) 
     )  # fmt: skip
 
 
-def _inherit_flags(inode: LiveInode, directory: LiveInode) -> None:
-    """``btrfs_inherit_iflags()``."""
-    flags = directory.item.flags & HANDED_DOWN
-    if not flags:
-        return
+def _inherit_flags(fs: Mount, inode: LiveInode, directory: LiveInode) -> None:
+    """Set what comes from the directory (``btrfs_inherit_iflags()``) and from the mount."""
+    flags, is_file = directory.item.flags & HANDED_DOWN, stat.S_ISREG(inode.item.mode)
     if flags & InodeFlag.NOCOMPRESS:
         flags &= ~InodeFlag.COMPRESS
-    if flags & InodeFlag.NODATACOW and stat.S_ISREG(inode.item.mode):
+    if is_file and not fs.options.data_cow:
+        flags |= InodeFlag.NODATACOW
+    if is_file and (flags & InodeFlag.NODATACOW or not fs.options.data_sum):
         flags |= InodeFlag.NODATASUM
     inode.item.flags |= flags
 

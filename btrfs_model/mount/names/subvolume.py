@@ -31,6 +31,7 @@ from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
 from btrfs_model.mount.space.qgroup import inherit_qgroups, remove_qgroup
 from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgroups
+from btrfs_model.mount.space.space_info import reserve_subvolume
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import dir_items
@@ -42,6 +43,11 @@ from btrfs_model.volume.quotas import Inherit
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
 # btrfs_subvolume_reserve_metadata(): the inode of the directory, two entries
 NAME_ITEMS: Final = 3
+# create_subvol_num_items(): a block, the root item, two references, a uuid, a quota group's two
+# items; with the names
+CREATE_ITEMS: Final = 7 + NAME_ITEMS
+# btrfs_delete_subvolume()
+_DELETE_ITEMS: Final = 5
 _NO_TIME: Final = Timespec(0, 0)
 _DEFAULT: Final = b"default"
 # btrfs_name_hash("default"), where the root tree names the default subvolume
@@ -63,6 +69,7 @@ def create_subvolume(fs: Mount, entry: Entry, inherit: Inherit | None = None) ->
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
     root = fs.next_root_id()
     reserve_qgroups(fs, directory.root, NAME_ITEMS)
+    reserve_subvolume(fs, CREATE_ITEMS)
     start_transaction(fs)
     inherit_qgroups(fs, 0, root, directory.root, inherit)
     fs.writer.new_tree(root, shareable=True)
@@ -119,6 +126,7 @@ def delete_subvolume(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     root = inode.root
     _may_destroy(fs, root, entry)
     reserve_qgroups(fs, entry.directory.root, NAME_ITEMS)
+    reserve_subvolume(fs, _DELETE_ITEMS, steal=True)
     start_transaction(fs, from_reserve=True)
     unlink_subvolume_name(fs, entry.directory, inode, entry.name)
     live = fs.live_root(root)

@@ -26,13 +26,12 @@ from btrfs_model.mount.names.dir_item import (
 )
 from btrfs_model.mount.names.properties import (
     COMPRESSION_PROPERTY,
-    NO_COMPRESSION,
     apply_compression,
-    compression_of,
+    may_have,
 )
 from btrfs_model.mount.space.quota_reserve import reserve_items
 from btrfs_model.mount.transaction import start_transaction
-from btrfs_model.ondisk.constants import FileType, InodeFlag
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem
 from btrfs_model.ondisk.keys import ItemType
@@ -156,10 +155,7 @@ def set_property(
 
     Raises OSError: EINVAL for an unknown property or value, ENODATA.
     """
-    uncompressed = InodeFlag.NODATACOW | InodeFlag.NODATASUM
-    known = not value or value in NO_COMPRESSION or compression_of(value)
-    impossible = inode.item.flags & uncompressed
-    if name != COMPRESSION_PROPERTY or not known or (value and impossible):
+    if name != COMPRESSION_PROPERTY or not may_have(fs, inode, value):
         raise fail(errno.EINVAL, name)
     if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
@@ -174,6 +170,8 @@ def inherit_properties(fs: Mount, inode: LiveInode, directory: LiveInode) -> Non
     """Hand the property of a directory down to a new inode (``btrfs_inode_inherit_props()``)."""
     value = directory.prop_compress
     if not value or not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+        return
+    if not may_have(fs, inode, value):
         return
     put_xattr(fs, inode, COMPRESSION_PROPERTY, value)
     apply_compression(fs, inode, value)

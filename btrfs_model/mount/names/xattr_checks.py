@@ -44,7 +44,7 @@ def setxattr(fs: Mount, path: Path, name: Path, value: bytes, flags: int, *, fol
     `flags`: ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
     `follow`: whether a symbolic link at the end of the path is followed.
     Raises OSError: EINVAL, ERANGE or E2BIG for the arguments; EPERM, EROFS; EOPNOTSUPP for a
-    namespace that there is not; ENODATA, EEXIST; ENOSPC where a leaf has no room for it.
+    namespace that does not exist; ENODATA, EEXIST; ENOSPC where a leaf has no room for it.
     """
     if flags & ~_FLAGS:
         raise fail(errno.EINVAL, path)

@@ -36,7 +36,6 @@ from btrfs_model.ondisk.structs import (
     BlockGroupItem,
     DiskKey,
 )
-from btrfs_model.patches import Patch
 
 _KINDS = BTRFS_BLOCK_GROUP_DATA | BTRFS_BLOCK_GROUP_SYSTEM | BTRFS_BLOCK_GROUP_METADATA
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -58,48 +57,6 @@ _OF_A_CALL = 2 * _MIB
 _KEPT_OF_RESERVE = 4
 
 
-def ensure_data(fs: Mount, nbytes: int) -> None:
-    """Reserve `nbytes` beside data that wait for writeback (``btrfs_reserve_data_bytes()``).
-
-    Chunks are added as long as the device has room for them; then what waits is written back, and
-    a commit frees what the running transaction has pinned (``data_flush_states``).
-
-    Raises OSError: ENOSPC when that is not enough.
-    """
-    flushes = iter((lambda: fs.hooks.flush_delalloc(fs), lambda: fs.hooks.commit(fs)))
-    while fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free < nbytes + fs.dirty_bytes.count:
-        if not _may_add_data(fs):
-            flush = None if fs.committing else next(flushes, None)
-            if flush is None:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
-            flush()
-
-
-def reserve_data(fs: Mount, wanted: int, least: int, hint: int) -> tuple[int, int]:
-    """Reserve room for an extent (``btrfs_reserve_extent()``): address and size.
-
-    Where groups have size classes and none for this size has room, a chunk is made before another
-    class's group is taken (``LOOP_ALLOC_CHUNK``, ``LOOP_WRONG_SIZE_CLASS``).
-    """
-    if Patch.ALLOC_SIZE_CLASS in fs.behaviour:
-        bytenr = fs.writer.reserve_in_class(wanted, hint)
-        if bytenr is None and _may_add_data(fs):
-            bytenr = fs.writer.reserve_in_class(wanted, hint)
-        if bytenr is not None:
-            return bytenr, wanted
-    return fs.writer.reserve_data(wanted, least, hint)
-
-
-def _may_add_data(fs: Mount) -> bool:
-    try:
-        allocate_chunk(fs, BTRFS_BLOCK_GROUP_DATA)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        return False
-    return True
-
-
 def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> SpaceInfo:
     """See that a call has room for metadata before it changes anything.
 
@@ -107,7 +64,7 @@ def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> SpaceInfo:
     device has no room for one, a commit carries out what waits and frees what the running
     transaction has pinned (COMMIT_TRANS of ``flush_space()``).
 
-    `from_reserve`: what is kept for commits may be used, but for a part.
+    `from_reserve`: what is kept for commits may be used, except for a part.
     Returns how full it is then.
     Raises OSError: ENOSPC when there is no more than what is kept; EROFS when a transaction was
     aborted.

@@ -73,6 +73,15 @@ def need_quotas(fs: Mount) -> None:
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), fs.path)
 
 
+def need_quotas_first(fs: Mount) -> None:
+    """See that there are quotas before anything else is looked at (``qgroup_enabled()``).
+
+    Raises OSError: ENOTCONN when there are none and the kernel is one that does so.
+    """
+    if Patch.QGROUP_ENABLED_FIRST in fs.behaviour:
+        need_quotas(fs)
+
+
 def set_mode(fs: Mount) -> None:
     """Tell the writer what it has to remember."""
     quotas = fs.quotas
@@ -256,7 +265,10 @@ def create_qgroup(fs: Mount, group: int) -> None:
 
 
 def _can_delete(fs: Mount, group: Qgroup) -> bool:
-    """``can_delete_qgroup()``."""
+    """``can_delete_qgroup()``, and ``qgroup_has_usage()`` in kernels before 6.11."""
+    if Patch.QGROUP_REMOVE_GONE not in fs.behaviour:
+        used = group.rfer or group.excl or fs.quotas.reserved.get(group.id)
+        return bool(group.level or not used)
     if fs.quotas.mode is QuotaMode.SIMPLE and (group.rfer or group.excl):
         return False
     if group.level:
@@ -283,8 +295,9 @@ def remove_qgroup(fs: Mount, group_id: int) -> None:
         _delete(fs, _limit_key(group_id))
     for parent in list(group.groups):
         _unrelate(fs, group_id, parent.id)
-    is_exact = quotas.mode is QuotaMode.FULL and not quotas.flags & StatusFlag.INCONSISTENT
-    if is_exact and (group.rfer or group.excl):
+    warns = Patch.QGROUP_REMOVE_GONE in fs.behaviour and quotas.mode is QuotaMode.FULL
+    is_exact = not quotas.flags & StatusFlag.INCONSISTENT
+    if warns and is_exact and (group.rfer or group.excl):
         quotas.mark_inconsistent()
     del quotas.by_id[group_id]
     quotas.dirty.pop(group_id, None)

@@ -15,7 +15,7 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.qgroup import (
     add_qgroup_item,
     insert_status,
-    need_quotas,
+    need_quotas_first,
     read_qgroup_config,
     run_rescan,
     set_mode,
@@ -99,7 +99,8 @@ def _start_rescan(fs: Mount) -> None:
     if quotas.mode is QuotaMode.SIMPLE:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     if not quotas.flags & StatusFlag.ON:
-        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+        number = errno.ENOTCONN if Patch.QGROUP_ENABLED_FIRST in fs.behaviour else errno.EINVAL
+        raise OSError(number, os.strerror(number))
     quotas.flags |= StatusFlag.RESCAN
     quotas.no_accounting = False
     quotas.rescan = 0
@@ -115,9 +116,9 @@ def _zero_and_scan(fs: Mount) -> None:
 def quota_rescan(fs: Mount) -> None:
     """Count all groups from scratch (``btrfs_qgroup_rescan()``).
 
-    Raises OSError: ENOTCONN without quotas, EINVAL with simple ones.
+    Raises OSError: ENOTCONN without quotas (EINVAL before 6.11), EINVAL with simple ones.
     """
-    need_quotas(fs)
+    need_quotas_first(fs)
     _start_rescan(fs)
     if Patch.QGROUP_RESCAN_NO_EMPTY_COMMIT not in fs.behaviour:
         fs.join_transaction()

@@ -115,13 +115,23 @@ def reserve_inode(fs: Mount, inode: LiveInode) -> None:
         reserve_items(fs, inode.root, 1)
 
 
-def reserve_write(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
-    """Reserve for blocks [start, end) that become dirty, as one extent.
+def reserve_blocks(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
+    """Reserve for blocks [start, end) as far as they become dirty.
 
+    Returns how many bytes those are.
     Raises OSError: EDQUOT.
     """
     if not is_limited(fs, inode.root):
-        return
+        return 0
     new = end - start - sum(r.end - r.start for r in inode.pages.ranges(start, end))
     reserve(fs, inode.root, new)
-    reserve(fs, inode.root, new + fs.nodesize)
+    return new
+
+
+def reserve_extent(fs: Mount, inode: LiveInode, num_bytes: int) -> None:
+    """Reserve for the extent that blocks become, for which `num_bytes` are reserved.
+
+    Raises OSError: EDQUOT.
+    """
+    if is_limited(fs, inode.root):
+        reserve(fs, inode.root, num_bytes + fs.nodesize)

@@ -13,16 +13,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.native.hashes import sector_sums
+from btrfs_model.base.errors import CheckWarning, CorruptImageError
+from btrfs_model.native.data import sector_sums
 from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
-from btrfs_model.ondisk.keys import ObjectId
-from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import DEV_ITEM, SUPER_BLOCK
+from btrfs_model.ondisk.superblock import MAGIC, SUPER_OFFSETS, SUPER_SIZE
 from btrfs_model.questions.check.extents import Extents
 from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.checksums import DataChecksums
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
 
+_SECTOR: Final = 4096
 _SUMS_AT_ONCE: Final = 4096
 _ROWS_AT_ONCE: Final = 64
 Bytes = npt.NDArray[np.uint8]
@@ -42,6 +45,7 @@ Bytes = npt.NDArray[np.uint8]
 def check_superblocks(fs: Filesystem, report: Report) -> None:
     """Check that every device is there, and every copy of its superblock good and new."""
     newest = fs.image.superblock.generation
+    _check_totals(fs, report)
     for device in fs.image.devices:
         sb = device.superblock
         if sb is None:
@@ -50,11 +54,36 @@ def check_superblocks(fs: Filesystem, report: Report) -> None:
             continue
         of = f" of device {device.devid}" if fs.image.has_several else ""
         for offset in SUPER_OFFSETS:
-            if offset + SUPER_SIZE <= sb.dev_item.total_bytes and offset not in sb.copies:
+            if offset + SUPER_SIZE > sb.dev_item.total_bytes or offset in sb.copies:
+                continue
+            at = device.start + offset
+            magic = SUPER_BLOCK.unpack(bytes(fs.image.view[at : at + SUPER_SIZE])).magic
+            if magic == MAGIC or offset == SUPER_OFFSETS[0]:
                 report.add(f"superblock{of} at {{offset}} is not good", offset=offset)
+            else:  # what btrfs-image restores has the first one alone, and kernels mount it
+                warn(f"{fs.path}: there is no superblock{of} at {offset}", CheckWarning, 2)
         if sb.generation != newest:
             report.add(f"superblock{of} is of generation {{generation}}, the newest of {{newest}}",
                        generation=sb.generation, newest=newest)  # fmt: skip
+
+
+def _check_totals(fs: Filesystem, report: Report) -> None:
+    """Check what the superblock says of all devices together, as a mount does."""
+    sb, devices = fs.image.superblock, fs.image.devices
+    if sb.stripesize not in {sb.sectorsize, _SECTOR}:
+        report.add("superblock says stripes of {says} bytes", says=sb.stripesize)
+    if sb.num_devices != len(devices):
+        report.add("superblock says {says} devices, there are {there}",
+                   says=sb.num_devices, there=len(devices))  # fmt: skip
+    rows = [
+        DEV_ITEM.unpack(item.data)
+        for item in fs.chunk_tree.items()
+        if item.key.type == ItemType.DEV_ITEM and len(item.data) == DEV_ITEM.size
+    ]
+    total = sum(row.total_bytes for row in rows)
+    if sb.total_bytes < total:
+        report.add("superblock says the devices have {says} bytes, device items {there}",
+                   says=sb.total_bytes, there=total)  # fmt: skip
 
 
 def check_data(fs: Filesystem, extents: Extents, report: Report) -> None:

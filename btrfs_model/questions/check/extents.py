@@ -36,7 +36,7 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
 from btrfs_model.ondisk.structs import EXTENT_ITEM, TREE_BLOCK_INFO
 from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.walk import Forest
-from btrfs_model.reference.ctree import block_key, nritems
+from btrfs_model.volume.ctree import block_key, nritems
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 

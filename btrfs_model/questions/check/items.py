@@ -32,7 +32,7 @@ from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.layout import Layout
 from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.roots import is_subvolume_id
+from btrfs_model.volume.roots import is_subvolume_id, may_be_relocated
 
 Mask = npt.NDArray[np.bool_]
 
@@ -108,7 +108,10 @@ _TREES: Final[dict[int, set[ItemType]]] = {
     ObjectId.QUOTA_TREE: {
         _T.QGROUP_STATUS, _T.QGROUP_INFO, _T.QGROUP_LIMIT, _T.QGROUP_RELATION,
     },
-    ObjectId.UUID_TREE: {_T.UUID_KEY_SUBVOL, _T.UUID_KEY_RECEIVED_SUBVOL},
+    # btrfs-progs of 4.16 and later left a top directory in it
+    ObjectId.UUID_TREE: {
+        _T.UUID_KEY_SUBVOL, _T.UUID_KEY_RECEIVED_SUBVOL, _T.INODE_ITEM, _T.INODE_REF,
+    },
     ObjectId.FREE_SPACE_TREE: {_T.FREE_SPACE_INFO, _T.FREE_SPACE_EXTENT, _T.FREE_SPACE_BITMAP},
     ObjectId.BLOCK_GROUP_TREE: {_T.BLOCK_GROUP_ITEM},
     ObjectId.RAID_STRIPE_TREE: {_T.RAID_STRIPE},
@@ -297,6 +300,10 @@ def _names(items: Batch) -> None:
     names.bad("hash of the name is {name_hash}", wrong)
     together = np.bincount(item, minlength=len(bad))[item]
     names.bad("several entries in a DIR_INDEX", (kind == _T.DIR_INDEX) & (together > 1))
+    by_name = np.stack([item.astype(np.uint64), rows["name_xxh64"]])
+    twice = np.ones(len(item), np.bool_)
+    twice[np.unique(by_name, axis=1, return_index=True)[1]] = False
+    names.bad("two entries of one name", twice & (kind == _T.DIR_ITEM))
     _dir_entries(names)
 
 
@@ -364,7 +371,7 @@ def _root_items(items: Batch) -> None:
     bad("root item of {size} bytes", ~is_among(size, (239, structs.ROOT_ITEM.size)), size=size)
     by_offset = (items.tree != ObjectId.TREE_LOG) & is_among(objectid, _ROOTS_AT_0)
     bad("key offset of a root is not 0", by_offset & (offset != 0))
-    foreign = ~np.array([is_subvolume_id(number) for number in offset.tolist()], np.bool_)
+    foreign = ~np.array([may_be_relocated(number) for number in offset.tolist()], np.bool_)
     foreign &= objectid == ObjectId.TREE_RELOC
     bad("relocation tree of tree {of}, which is no subvolume", foreign, of=offset)
     for field in ("generation", "generation_v2", "last_snapshot"):

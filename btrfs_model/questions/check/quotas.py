@@ -44,7 +44,7 @@ def _by_reach(fs: Filesystem) -> dict[int, tuple[int, int]]:
 
 
 def _by_owner(fs: Filesystem, forest: Forest, quotas: Quotas) -> dict[int, tuple[int, int]]:
-    """Count extents for who allocated them since simple quotas were switched on."""
+    """Count extents for the subvolume that allocated them, since simple quotas were switched on."""
     own: Counter[int] = Counter()
     blocks = forest.blocks[~forest.is_log]  # those of subvolumes that are being deleted too
     blocks = blocks[blocks["generation"] >= quotas.enable_gen]

@@ -102,7 +102,7 @@ class Report:
         """Add a finding for each of some items.
 
         `kind`: text, with the names of `values` in braces.
-        `columns`: all items looked at, as of :meth:`Tree.scan`.
+        `columns`: all items looked at, as of :meth:`.Tree.scan`.
         `rows`: indexes of the bad ones, or a mask.
         `tree`: the tree that they are in, or that of each item.
         `**values`: numbers for the text, one for each item looked at.

@@ -24,6 +24,7 @@ from btrfs_model.ondisk.structs import (
     BLOCK_GROUP_ITEM,
     DEV_EXTENT,
     DEV_ITEM,
+    FILE_EXTENT_ITEM,
     FREE_SPACE_INFO,
     DevItem,
 )
@@ -39,6 +40,8 @@ _U64 = np.uint64
 _DATA: Final = 1 << 0
 _METADATA: Final = 1 << 1 | 1 << 2
 _USING_BITMAPS: Final = 1 << 0
+_TEMPORARY: Final = 21 << 20
+"""End of the groups that mkfs begins with, and removes: from 1 MiB on 4 MiB, and twice 8 MiB."""
 
 
 class _BlockGroup(NamedTuple):
@@ -237,7 +240,7 @@ def _check_free_space(
 ) -> None:
     """Check that the free space tree has the gaps between extents, group by group.
 
-    What it has beyond block groups does not matter: mkfs leaves some of its temporary ones behind.
+    What it has of :data:`_TEMPORARY` groups does not matter: mkfs leaves such behind.
     """
     tree = fs.trees.get(ObjectId.FREE_SPACE_TREE)
     if tree is None:
@@ -254,6 +257,11 @@ def _check_free_space(
         records(fs.image, items, FREE_SPACE_INFO).tolist(), strict=True,
     ):  # fmt: skip
         infos[start, length] = info
+    known = {(group.start, group.length) for group in groups}
+    for start, length in sorted(infos.keys() - known):
+        if start >= _TEMPORARY:
+            report.add("free space info of no block group", tree=int(ObjectId.FREE_SPACE_TREE),
+                       key=Key(start, int(ItemType.FREE_SPACE_INFO), length))  # fmt: skip
     spaces = select(columns, columns["type"] == ItemType.FREE_SPACE_EXTENT)
     bitmaps = select(columns, columns["type"] == ItemType.FREE_SPACE_BITMAP)
     for group in groups:
@@ -329,11 +337,27 @@ def check_checksums(fs: Filesystem, extents: Extents, report: Report) -> None:
     tree = int(ObjectId.CSUM_TREE)
     over = np.flatnonzero(sums.starts[1:] < sums.ends[:-1]) + 1
     report.rows("checksums of sectors that the item before has", columns, over, tree)
-    data = extents.is_data
-    coverage = Coverage(extents.start[data], extents.end[data])
+    data, logged = extents.is_data, _logged_extents(fs)
+    start = np.concatenate([extents.start[data], logged["disk_bytenr"]])
+    end = np.concatenate([extents.end[data], logged["disk_bytenr"] + logged["disk_num_bytes"]])
+    order = np.argsort(start, kind="stable")
+    end = np.maximum.accumulate(end[order])
+    start = np.maximum(start[order], np.append(np.zeros(1, _U64), end)[:-1])
+    coverage = Coverage(start, np.maximum(start, end))
     length = sums.ends - sums.starts
     lost = coverage.of(sums.starts, length) < length
     report.rows("checksums of sectors in no extent of data", columns, lost, tree)
+
+
+def _logged_extents(fs: Filesystem) -> npt.NDArray[Any]:
+    """Return the extents of data that logs name: a replay adds what the extent tree lacks."""
+    found = [np.empty(0, FILE_EXTENT_ITEM.dtype)]
+    for tree in fs.log_trees.values():
+        columns = tree.scan()
+        regular = columns["size"] == FILE_EXTENT_ITEM.size
+        columns = select(columns, (columns["type"] == ItemType.EXTENT_DATA) & regular)
+        found.append(records(fs.image, columns, FILE_EXTENT_ITEM))
+    return np.concatenate(found)
 
 
 def _sum_columns(fs: Filesystem, sums: DataChecksums) -> dict[str, npt.NDArray[Any]]:

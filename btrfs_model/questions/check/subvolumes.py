@@ -100,10 +100,15 @@ def _check_dead(fs: Filesystem, report: Report) -> None:
             report.add("deleted subvolume {id} has no orphan item", tree=_ROOT_TREE, id=root.id)
 
 
+_OF_UUIDS = (ItemType.UUID_KEY_SUBVOL, ItemType.UUID_KEY_RECEIVED_SUBVOL)
+
+
 def _check_uuids(fs: Filesystem, report: Report) -> None:
     """Check that the UUID tree has the subvolumes by both of their UUIDs, and no others."""
     found = set()
     for item in fs.tree(_UUID_TREE).items():
+        if item.key.type not in _OF_UUIDS:
+            continue
         size = len(item.data) // 8 * 8
         uuid = item.key.objectid.to_bytes(8, "little") + item.key.offset.to_bytes(8, "little")
         for objectid in np.frombuffer(item.data[:size], "<u8").tolist():

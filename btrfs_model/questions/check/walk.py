@@ -34,7 +34,7 @@ from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import HEADER, KEY_PTR
 from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.roots import is_subvolume_id
+from btrfs_model.volume.roots import is_subvolume_id, may_be_relocated
 
 LEAVES_AT_ONCE: Final = 512
 # WRITTEN, and references of the kind "mixed" in the top byte
@@ -368,7 +368,7 @@ def _keys_before(left: Rows, right: Rows) -> npt.NDArray[np.bool_]:
 def _may_own(owner: int, tree: int) -> bool:
     """Whether a block of `tree` may have this owner (``btrfs_check_eb_owner()``, Linux 6.12)."""
     if tree == ObjectId.TREE_RELOC or owner == ObjectId.TREE_RELOC:
-        return is_subvolume_id(owner) or owner == ObjectId.TREE_RELOC
+        return may_be_relocated(owner) or owner == ObjectId.TREE_RELOC
     if is_subvolume_id(tree):
         return is_subvolume_id(owner)
     return owner == tree

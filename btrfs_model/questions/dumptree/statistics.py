@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -13,20 +12,21 @@ import pandas as pd
 from btrfs_model.base.arguments import checked
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import objectid_name
-from btrfs_model.reference.blocks import HEADER
+from btrfs_model.volume.blocks import HEADER
+from btrfs_model.volume.devices import Paths
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Block, Tree
 
 
 @checked
-def tree_stats(image: Image | Filesystem | str | os.PathLike[str]) -> pd.DataFrame:
+def tree_stats(image: Image | Filesystem | Paths) -> pd.DataFrame:
     """Measure every tree of an image.
 
     Parameters
     ----------
-    image : Image, Filesystem, str or os.PathLike
-        What to measure, or the file it is in.
+    image : Image, Filesystem, str, os.PathLike or sequence of them
+        What to measure, or the files it is in.
 
     Returns
     -------

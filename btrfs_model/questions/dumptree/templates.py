@@ -25,7 +25,14 @@ import numpy as np
 from btrfs_model.native.text import ITEM, Answer, Step
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import FileType
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import (
+    OBJECTID_IN,
+    OFFSET_IN,
+    Key,
+    item_type_name,
+    objectid_name,
+    offset_name,
+)
 from btrfs_model.ondisk.layout import Layout
 
 Steps = list[Step]
@@ -173,77 +180,13 @@ def _goto(jump: int) -> Step:
 
 # --------------------------------------------------------------------------- objects and keys --
 
-_OBJECTS: Final = {
-    int(number): number.name
-    for number in ObjectId
-    if number not in {ObjectId.DEV_STATS, ObjectId.FIRST_FREE}
-} | {int(ObjectId.TREE_LOG_FIXUP): "LOG_FIXUP", 2**64 - 1: "-1"}
-
-_TYPES: Final = {int(number): number.name for number in ItemType}
-
-
-def qgroupid(number: int) -> str:
-    """Return level/id of a quota group."""
-    return f"{number >> 48}/{number & (1 << 48) - 1}"
-
-
-def _hex(number: int) -> str:
-    return f"0x{number:016x}"
-
-
-# Types of which the objectid is no object: by what it is instead.
-_OBJECTID_IN: Final[dict[int, Callable[[int], str]]] = {
-    ItemType.PERSISTENT_ITEM: lambda number: str(number) if number else "DEV_STATS",
-    ItemType.DEV_EXTENT: str,
-    ItemType.QGROUP_RELATION: qgroupid,
-    ItemType.UUID_KEY_SUBVOL: _hex,
-    ItemType.UUID_KEY_RECEIVED_SUBVOL: _hex,
-    ItemType.DEV_ITEM: lambda number: "DEV_ITEMS" if number == 1 else objectid(number),
-    ItemType.CHUNK_ITEM: lambda number: "FIRST_CHUNK_TREE" if number == 256 else objectid(number),
-}
-
-# Types of which the offset is no plain number.
-_OFFSET_IN: Final[dict[int, Callable[[int], str]]] = {
-    ItemType.QGROUP_RELATION: qgroupid,
-    ItemType.QGROUP_INFO: qgroupid,
-    ItemType.QGROUP_LIMIT: qgroupid,
-    ItemType.UUID_KEY_SUBVOL: _hex,
-    ItemType.UUID_KEY_RECEIVED_SUBVOL: _hex,
-    ItemType.ROOT_ITEM: str,
-}
-
-
-def objectid(number: int, item_type: int = 0) -> str:
-    """Return the name of a well-known object, the number of any other."""
-    if item_type in _OBJECTID_IN:
-        return _OBJECTID_IN[item_type](number)
-    return _OBJECTS.get(number) or str(number)
-
-
-def _type_name(item_type: int, number: int) -> str:
-    """Return the name of a type; `number` is the objectid."""
-    if item_type == 0 and number == ObjectId.FREE_SPACE:
-        return "UNTYPED"
-    return _TYPES.get(item_type) or f"UNKNOWN.{item_type}"
-
-
-def _offset(offset: int, item_type: int, number: int) -> str:
-    """Return the offset of a key; `number` is the objectid."""
-    if item_type == ItemType.ROOT_ITEM and number == ObjectId.TREE_RELOC:
-        # the tree that is being relocated
-        return objectid(offset)
-    if item_type in _OFFSET_IN:
-        return _OFFSET_IN[item_type](offset)
-    return "-1" if offset == 2**64 - 1 else str(offset)
-
 
 def key(number: int, item_type: int, offset: int) -> str:
     """Return a key as in ``key (256 INODE_ITEM 0)``."""
-    type_name, shown = _type_name(item_type, number), _offset(offset, item_type, number)
-    return f"key ({objectid(number, item_type)} {type_name} {shown})"
+    return f"key {Key(number, item_type, offset)}"
 
 
-PLAIN: Final = [kind not in _OBJECTID_IN and kind not in _OFFSET_IN for kind in range(256)]
+PLAIN: Final = [kind not in OBJECTID_IN and kind not in OFFSET_IN for kind in range(256)]
 """Whether the keys of a type are numbers, but for objects near 0 and the offset -1."""
 
 
@@ -371,9 +314,9 @@ _WORDS: Final[dict[str, Callable[[int], str]]] = {
 }
 
 ANSWERS: Final[dict[str, Answer]] = {
-    "objectid_word": lambda number, item_type, _: objectid(number, item_type),
-    "type_word": lambda item_type, number, _: _type_name(item_type, number),
-    "offset_word": _offset,
+    "objectid_word": lambda number, item_type, _: objectid_name(number, item_type),
+    "type_word": lambda item_type, number, _: item_type_name(item_type, number),
+    "offset_word": offset_name,
     "time_word": lambda second, *_: timestamp(second),
 }
 """What says the words that C does not know, by ``enum bm_text_word``."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Trees as text, like ``btrfs inspect-internal dump-tree`` of btrfs-progs 6.2.
 
-The text is the same to the byte, but for its first line (the version of btrfs-progs), which is left
-out. On top there are filters by objectid and range of keys: then only items that pass are shown,
-below the head of their leaf.
+The text is the same to the byte, except for its first line (the version of btrfs-progs), which is
+left out. On top there are filters by objectid and range of keys: then only items that pass are
+shown, below the head of their leaf.
 
 Where btrfs-progs goes on after a block that it cannot read, this stops with an error.
 """
@@ -30,7 +30,7 @@ from btrfs_model.questions.dumptree.trees import (
     rooted_trees,
     select_trees,
 )
-from btrfs_model.reference.ctree import nritems
+from btrfs_model.volume.ctree import nritems
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 

@@ -32,6 +32,18 @@ class TreeRoot(NamedTuple):
     tree: Tree
 
 
+def tree_number(name: str) -> int:
+    """Return the id of a tree that is told by its name (``fs``, ``CSUM_TREE``) or as a number.
+
+    Raises ValueError: when it is neither.
+    """
+    short = name.upper().removesuffix("_TREE")
+    for candidate in (f"{short}_TREE", short):
+        if candidate in ObjectId.__members__:
+            return int(ObjectId[candidate])
+    return int(name, 0) % 2**64
+
+
 def pointed_at(image: Image) -> list[TreeRoot]:
     """Return the trees that the superblock points at, that of log roots only if there is one."""
     ids = [ObjectId.ROOT_TREE, ObjectId.CHUNK_TREE]

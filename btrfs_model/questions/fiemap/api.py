@@ -6,24 +6,28 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pandas as pd
 
-from btrfs_model.base.arguments import checked
-from btrfs_model.base.counters import counting, uncounted
+from btrfs_model.base.arguments import checked, warn_renamed
+from btrfs_model.base.counters import Work, counting, uncounted
 from btrfs_model.base.tables import frame
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.machine import Machine, chosen, predict
+from btrfs_model.cost.answer import Cold
+from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.table import Table
 from btrfs_model.limits import Limits
-from btrfs_model.native import fiemap as native
+from btrfs_model.native import backref as native
 from btrfs_model.native.choice import twin
 from btrfs_model.patches import KERNEL
-from btrfs_model.reference.fiemap.call import File, Flag
+from btrfs_model.questions.fiemap.file import File, Flag
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.volume.filesystem import opening, reopened
 
 if TYPE_CHECKING:
-    from btrfs_model.reference.fiemap.file import OpenFile
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
@@ -40,6 +44,7 @@ class Fiemap:
     """A file whose extents are asked for, as long as a program has it open.
 
     Kernels before 6.1 remember what they have found: a second :meth:`run` does fewer searches.
+    ``place`` has the id of the subvolume and the inode number.
 
     Arguments, and what they raise, are those of :func:`fiemap`.
     """
@@ -47,7 +52,7 @@ class Fiemap:
     def __init__(
         self,
         fs: Filesystem,
-        subvolume: str | int | Subvolume,
+        subvolume: str | bytes | int | Subvolume,
         path: str | bytes | int,
         *,
         behaviour: str | Behaviour = KERNEL,
@@ -59,6 +64,7 @@ class Fiemap:
             inode = sub.inode(path)
             if not stat.S_ISREG(inode.mode):
                 raise OSError(errno.EOPNOTSUPP, f"{path!r} is not a file", fs.path)
+            self.place = sub.id, inode.ino
             forest = fs.forest([sub.id])
             file = File(
                 forest,
@@ -75,7 +81,7 @@ class Fiemap:
     def of(cls, file: File) -> Self:
         """Return a file of which all is known."""
         found = cls.__new__(cls)
-        found._open = _opened(file)
+        found.place, found._open = (file.tree.objectid, file.ino), _opened(file)
         return found
 
     def run(
@@ -95,7 +101,7 @@ class Fiemap:
 
 
 @twin("reference.fiemap.file:OpenFile")
-def _opened(file: File) -> native.Fiemap | OpenFile:
+def _opened(file: File) -> native.Fiemap:
     asked = {
         "subvolume": file.tree.objectid,
         "last_snapshot": file.last_snapshot,
@@ -109,9 +115,10 @@ def _opened(file: File) -> native.Fiemap | OpenFile:
 
 
 @checked
+@opening
 def fiemap(
     fs: Filesystem,
-    subvolume: str | int | Subvolume,
+    subvolume: str | bytes | int | Subvolume,
     path: str | bytes | int,
     *,
     behaviour: str | Behaviour = KERNEL,
@@ -120,7 +127,7 @@ def fiemap(
     length: int = _ALL,
     extents_per_call: int = FILEFRAG_EXTENTS,
     machine: str | Machine | None = None,
-) -> pd.DataFrame:
+) -> Table:
     """List the extents of a file as the ioctl FS_IOC_FIEMAP reports them.
 
     ``extent_fiemap()`` of Linux 5.10, 6.1 and 6.12, on a filesystem where nothing waits to be
@@ -128,9 +135,9 @@ def fiemap(
 
     Parameters
     ----------
-    fs : Filesystem
-        Where the file is.
-    subvolume : str, int or Subvolume
+    fs : Filesystem, str, os.PathLike or sequence of them
+        Where the file is, or the files it is in.
+    subvolume : str, bytes, int or Subvolume
         Path or id of the subvolume.
     path : str, bytes or int
         Path of the file in the subvolume, or its inode number.
@@ -145,15 +152,14 @@ def fiemap(
         As many as one call of the ioctl may give (``fm_extent_count``); it decides how much work is
         done.
     machine : str or Machine, optional
-        Predict how long it takes on this machine, everything it reads being in memory: a name of
-        :func:`btrfs_model.cost.machine.names` or the path of a file.
+        Deprecated: ask the answer, ``fiemap(...).time(machine)``.
 
     Returns
     -------
-    pandas.DataFrame
-        ``logical``, ``physical``, ``length`` in bytes (uint64) and ``flags`` (uint32, see
-        :data:`FLAGS`), a row for each extent, in the order of the file. With a machine ``attrs``
-        has the ``time``: what :meth:`btrfs_model.cost.machine.Prediction.as_dict` gives.
+    Table
+        A DataFrame, with ``work`` and ``time()``: ``logical``, ``physical``, ``length`` in bytes
+        (uint64) and ``flags`` (uint32, see :data:`FLAGS`), a row for each extent, in the order of
+        the file.
 
     Raises
     ------
@@ -169,10 +175,25 @@ def fiemap(
         When no extents are asked for, or the range is none.
     """
     file = Fiemap(fs, subvolume, path, behaviour=behaviour, limits=limits)
-    if machine is None:
-        return file.run(start, length, extents_per_call=extents_per_call)
-    computes = chosen(machine)
     with counting() as work:
-        table = file.run(start, length, extents_per_call=extents_per_call)
-    table.attrs["time"] = predict(computes, work).as_dict()
+        rows = file.run(start, length, extents_per_call=extents_per_call)
+
+    @cache
+    def again() -> tuple[Work, Cold]:
+        sub, inode = file.place
+        with reopened(fs) as now:
+            cold = Fiemap(now, sub, inode, behaviour=behaviour, limits=limits)
+            cached = blocks_after_mount(now, [now.subvolume(sub)], Behaviour.parse(behaviour))
+            now.image.start_cold(cached, Limits.of(limits))
+            try:
+                with counting() as of_cold:
+                    cold.run(start, length, extents_per_call=extents_per_call)
+            finally:
+                reads = now.image.stop_cold()
+            return of_cold, Cold.of(now.image, reads)
+
+    table = Table.of(rows, lambda: work, again)
+    if machine is not None:
+        warn_renamed("fiemap(machine=)", "fiemap(...).time(machine)")
+        table.attrs["time"] = table.time(machine).as_dict()
     return table

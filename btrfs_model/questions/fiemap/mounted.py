@@ -10,20 +10,19 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.counters import uncounted
+from btrfs_model.base.counters import counting, uncounted
 from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.cost.table import Table
 from btrfs_model.limits import Limits
-from btrfs_model.mount.names.lookup import find
+from btrfs_model.mount.names.lookup import open_inode
 from btrfs_model.patches import Patch
 from btrfs_model.questions.fiemap.api import Fiemap
-from btrfs_model.reference.fiemap.call import File
+from btrfs_model.questions.fiemap.file import File
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
@@ -35,7 +34,7 @@ def fiemap_mounted(
     *,
     sync: bool = False,
     limits: Limits | Mapping[str, int] | None = None,
-) -> pd.DataFrame:
+) -> Table:
     """List the extents of a file as the kernel that mounts it would report them now.
 
     ``extent_fiemap()`` of Linux 6.1 to 6.18.
@@ -53,18 +52,19 @@ def fiemap_mounted(
 
     Returns
     -------
-    pandas.DataFrame
+    Table
         As of :func:`~btrfs_model.questions.fiemap.api.fiemap`.
 
     Raises
     ------
     OSError
-        ENOENT and others of the path; EOPNOTSUPP when it is not a regular file.
+        ENOENT and others of the path; EOPNOTSUPP for a directory or FIFO, ENXIO for sockets and
+        devices.
     UnsupportedError
         When data wait to be written and the kernel is one before 6.1.
     """
     with uncounted():
-        inode = find(fs, path)
+        inode = open_inode(fs, path)
         if not stat.S_ISREG(inode.item.mode):
             raise OSError(errno.EOPNOTSUPP, f"{path!r} is not a file", fs.path)
         if sync:
@@ -77,8 +77,15 @@ def fiemap_mounted(
             forest, forest.trees[inode.root], fs.writer.tree_state(inode.root).last_snapshot,
             inode.ino, inode.i_size, fs.behaviour, Limits.of(limits), delalloc,
         )  # fmt: skip
-    with fs.image.lease:
-        return Fiemap.of(file).run()
+    with fs.image.lease, counting() as work:
+        rows = Fiemap.of(file).run()
+
+    def again() -> NoReturn:
+        raise UnsupportedError(
+            f"{fs.path}: a running transaction is in memory; bm.fiemap() asks after a mount"
+        )
+
+    return Table.of(rows, lambda: work, again)
 
 
 def _delalloc(inode: LiveInode) -> list[tuple[int, int]]:

@@ -16,24 +16,20 @@ A send, a listing or a FIEMAP that starts then reads all others. The mount has r
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import uncounted
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, SubvolumeNotFoundError
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
-from btrfs_model.reference import ctree
-from btrfs_model.reference.blocks import ReadCache
+from btrfs_model.volume import ctree
+from btrfs_model.volume.blocks import ReadCache
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.subvolume import split_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.volume.filesystem import Filesystem
@@ -48,15 +44,6 @@ _LAST_FREE = 2**64 - 256
 _TOP = ObjectId.FIRST_FREE
 _XATTR = int(ItemType.XATTR_ITEM)
 _SCANNED = 8
-
-
-def amounts_of_reads(rows: NDArray[Any]) -> dict[str, int]:
-    """Count what costs are paid for of reads (rows of :data:`~btrfs_model.native.image.READ`).
-
-    ``blocks_read``: tree blocks; ``blocks_awaited``: those of them that a thread waits for, because
-    nobody read them ahead.
-    """
-    return {"blocks_read": len(rows), "blocks_awaited": int(np.count_nonzero(rows["ahead"] == 0))}
 
 
 def blocks_after_mount(

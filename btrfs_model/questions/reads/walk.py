@@ -13,32 +13,36 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.errors import CorruptImageError, UnsupportedError
+from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.cost.answer import Cold, physical_of
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.machine import Machine, chosen, predict
 from btrfs_model.cost.reading import Reading
+from btrfs_model.cost.table import Table
 from btrfs_model.limits import Limits
 from btrfs_model.native.image import READ
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import KERNEL
-from btrfs_model.questions.reads.cold import amounts_of_reads, open_root
+from btrfs_model.questions.reads.cold import open_root
 from btrfs_model.questions.send.ioctl import amounts_of, prepare, run
 from btrfs_model.questions.send.ioctl import reads as reads_of_send
-from btrfs_model.reference.blocks import ReadBy, ReadCache
-from btrfs_model.reference.ctree import Reada
+from btrfs_model.volume.blocks import ReadBy, ReadCache
+from btrfs_model.volume.ctree import Reada
+from btrfs_model.volume.filesystem import opening, reopened
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
     from btrfs_model.behaviour import Behaviour
-    from btrfs_model.reference.send.request import SendRequest
+    from btrfs_model.questions.send.request import SendRequest
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
     from btrfs_model.volume.subvolume import Subvolume
@@ -50,6 +54,7 @@ _MAX = 2**64 - 1
 
 
 @checked
+@opening
 @exclusive
 def reads(
     fs: Filesystem,
@@ -57,6 +62,7 @@ def reads(
     *,
     behaviour: str | Behaviour = KERNEL,
     parent: str | bytes | int | Subvolume | None = None,
+    clone_sources: Iterable[str | bytes | int | Subvolume] | None = None,
     readdir: str | bytes | None = None,
     cached: Iterable[int] = (),
     limits: Limits | Mapping[str, int] | None = None,
@@ -64,11 +70,11 @@ def reads(
     parameters: Mapping[str, object] | None = None,
     think: float | None = None,
     machine: str | Machine | None = None,
-) -> pd.DataFrame:
+) -> Table:
     """Return the reads of tree blocks by a send, or by the listing of a directory.
 
-    With a parent the kernel first gets the parent's root into memory (``btrfs_get_root_ref()``),
-    then walks both trees; that reads nothing where `cached` has those blocks.
+    The kernel first gets the roots of the clone sources and of the parent into memory
+    (``btrfs_get_root_ref()``); that reads nothing where `cached` has those blocks.
 
     A directory is open already and listed to its end: ``btrfs_real_readdir()`` goes through its
     DIR_INDEX items and reads leaves ahead (READA_FORWARD). All kernels from 5.10 to 6.18 do it
@@ -76,8 +82,8 @@ def reads(
 
     Parameters
     ----------
-    fs : Filesystem
-        An open filesystem.
+    fs : Filesystem, str, os.PathLike or sequence of them
+        An open filesystem, or the files it is in.
     subvolume : str, bytes, int or Subvolume
         What to send, then it has to be read-only, or where the directory is: a path from the top
         of the filesystem or an id.
@@ -85,6 +91,9 @@ def reads(
         The kernel, e.g. ``"v6.12 - send-reada-always"``.
     parent : str, bytes, int or Subvolume, optional
         Send the difference to this snapshot.
+    clone_sources : iterable of str, bytes, int or Subvolume, optional
+        Snapshots that data may be cloned from; without it the parent, ``()`` for none, see
+        :func:`btrfs_model.questions.send.ioctl.send`.
     readdir : str or bytes, optional
         List this directory of the subvolume, ``""`` for the top, instead of sending.
     cached : iterable of int
@@ -107,24 +116,25 @@ def reads(
 
     Returns
     -------
-    pandas.DataFrame
-        A row for each block, in the order of submission: ``logical``, ``physical`` (of the first
-        copy; bytes; where there are several devices after its ``devid``, and of the first copy that
-        is there: which one a kernel reads hangs on the number of its process), ``level``, ``kind``
-        (``"demand"`` or ``"ahead"``), ``issued_by`` (function of the kernel), ``used`` (whether
-        anything came to the block, when it was read or later). The index is the sequence of
-        submission. With a device also ``issued``, ``done`` and ``needed`` (when the kernel came to
-        the block: in flight still, where ``done`` is later; -1: never), nanoseconds from the start,
-        and in ``attrs`` the totals: ``seconds``, ``waited`` (seconds of it), ``requests`` (that the
-        device got, after merging), ``buffered`` (that began in the drive's buffer), ``seeks`` (that
-        moved its arm), and where a machine computes ``time``: what
+    Table
+        A DataFrame, with the ``work`` of the send, which is counted when it is asked for, and its
+        ``time()``. A row for each block, in the order of submission: ``logical``, ``physical`` (of
+        the first copy; bytes; where there are several devices after its ``devid``, and of the first
+        copy that is there: which one a kernel reads hangs on the number of its process), ``level``,
+        ``kind`` (``"demand"`` or ``"ahead"``), ``issued_by`` (function of the kernel), ``used``
+        (whether anything came to the block, when it was read or later). The index is the sequence
+        of submission. With a device also ``issued``, ``done`` and ``needed`` (when the kernel came
+        to the block: in flight still, where ``done`` is later; -1: never), nanoseconds from the
+        start, and in ``attrs`` the totals: ``seconds``, ``waited`` (seconds of it), ``requests``
+        (that the device got, after merging), ``buffered`` (that began in the drive's buffer),
+        ``seeks`` (that moved its arm), and where a machine computes ``time``: what
         :meth:`btrfs_model.cost.machine.Prediction.as_dict` gives.
 
     Raises
     ------
     OSError
-        Where the kernel fails, see :func:`btrfs_model.questions.send`; ENOTDIR for a listing of
-        what is no directory.
+        Where the kernel fails, see :func:`btrfs_model.questions.send.ioctl.send`; ENOTDIR for a
+        listing of what is no directory.
     SubvolumeNotFoundError, NoSuchFileError
         When there is no such subvolume or directory.
     NotCommittedError
@@ -132,39 +142,73 @@ def reads(
     CorruptImageError
         When the image is broken where the operation looks.
     ValueError
-        When a directory is to be listed and a parent is named, a limit is negative, or `cached`
-        holds what is no address.
+        When a directory is to be listed and a parent or clone sources are named, a limit is
+        negative, or `cached` holds what is no address.
     """
     limits, cached = Limits.of(limits), list(cached)
     for address in cached:
         if not 0 <= address <= _MAX:
             raise ValueError(f"{address} is no address of a block")
+    device = _device_of(device, parameters, think, machine, readdir)
+    if readdir is None:
+        of_send = None if clone_sources is None else [fs.subvolume(one).id for one in clone_sources]
+        sent = fs.subvolume(subvolume).id, None if parent is None else fs.subvolume(parent).id
+
+        def ask(now: Filesystem) -> SendRequest:
+            return prepare(now, *sent, of_send, behaviour=behaviour, limits=limits,
+                           write=lambda data: None)  # fmt: skip
+
+        rows, work = reads_and_work(ask(fs), cached, counted=device is not None and think is None)
+    elif parent is None and clone_sources is None:
+        rows, work = _readdir(fs.subvolume(subvolume), readdir, cached, limits), {}
+    else:
+        raise ValueError("a parent and clone sources go with a send, not with readdir")
+    cold = Cold.of(fs.image, rows)
+    table = _on_device(fs.image, cold, device, think, machine, work)
+
+    @cache
+    def counted() -> Mapping[str, int]:
+        if work or readdir is not None:
+            return work
+        with reopened(fs) as now:
+            return reads_and_work(ask(now), cached, counted=True)[1]
+
+    return Table.of(table, counted, lambda: (counted(), cold))
+
+
+def _device_of(
+    device: str | Device | None,
+    parameters: Mapping[str, object] | None,
+    think: float | None,
+    machine: str | Machine | None,
+    readdir: str | bytes | None,
+) -> Device | None:
+    """Return the device that reads are done on; what is wrong with it shows before the work."""
     if device is None and (parameters or think is not None or machine is not None):
         raise ValueError("parameters, think and machine go with a device")
     if machine is not None and (think is not None or readdir is not None):
         raise ValueError("a machine computes for a send, where no think is named")
-    # what is wrong with the device shows before the work
     if isinstance(device, str):
-        device = load(device, parameters)
-    elif parameters:
+        return load(device, parameters)
+    if parameters:
         raise ValueError("parameters go with the name of a device")
-    if readdir is None:
-        request = prepare(
-            fs, subvolume, parent, behaviour=behaviour, limits=limits, write=lambda data: None
-        )
-        is_timed = device is not None and think is None
-        rows, work = reads_and_work(request, cached, counted=is_timed)
-    elif parent is None:
-        rows, is_timed = _readdir(fs.subvolume(subvolume), readdir, cached, limits), False
-    else:
-        raise ValueError("a parent goes with a send, not with readdir")
-    if device is None:
-        return read_table(fs.image, rows)
-    on = reading(fs.image, rows, device)
-    if not is_timed:
-        return read_table(fs.image, rows, on, think or 0.0)
-    time = predict(chosen(machine), work, on.waits)
-    table = read_table(fs.image, rows, on, on.think(time.computed))
+    return device
+
+
+def _on_device(
+    image: Image,
+    cold: Cold,
+    device: Device | None,
+    think: float | None,
+    machine: str | Machine | None,
+    work: Mapping[str, int],
+) -> pd.DataFrame:
+    """Return reads as a table, done on a device where there is one."""
+    on = None if device is None else cold.on(device)
+    if on is None or not work:
+        return read_table(image, cold.rows, on, think or 0.0)
+    time = predict(chosen(machine), {**work, **cold.amounts}, on.waits)
+    table = read_table(image, cold.rows, on, on.think(time.computed))
     table.attrs["seconds"], table.attrs["time"] = time.seconds, time.as_dict()
     return table
 
@@ -177,8 +221,9 @@ def reads_and_work(
     with image.lease:
         image.reads = cache
         try:
-            if request.parent is not None:
-                open_root(request.fs, request.parent)
+            parents = [] if request.parent is None else [request.parent]
+            for source in [*request.clone_sources, *parents]:
+                open_root(request.fs, source)
         finally:
             image.reads = None
     before = np.array(cache.cache_reads(), dtype=READ)
@@ -187,7 +232,7 @@ def reads_and_work(
         sizes: list[int] = []
         weighed = replace(request, write=lambda data: sizes.append(len(data)))
         _, counted_work, rows = run(weighed, cache.held)
-        work = {**amounts_of(counted_work, sum(sizes)), **amounts_of_reads(rows)}
+        work = amounts_of(counted_work, sum(sizes))
     else:
         rows = reads_of_send(request, cache.held)
     if not len(before):
@@ -222,7 +267,7 @@ def _places(image: Image, read: NDArray[Any]) -> tuple[NDArray[np.int64], NDArra
     The devid is -1 for what goes to no device, and 0 for what parity makes, the byte then is -1.
     """
     if not image.has_several:
-        physical = _physical(image, read)
+        physical = physical_of(image, read)
         return np.where(physical < 0, -1, image.devices[0].devid), physical
     found = np.full((2, len(read)), -1, np.int64)
     for row, logical in enumerate(read["logical"].tolist()):
@@ -234,29 +279,6 @@ def _places(image: Image, read: NDArray[Any]) -> tuple[NDArray[np.int64], NDArra
                 found[:, row] = image.byte_of_device(image.map(logical, copy)[0])
                 break
     return found[0], found[1]
-
-
-def _physical(image: Image, read: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the byte of the first copy of each block; -1 for what goes to no device."""
-    starts = np.array([chunk.logical for chunk in image.chunks], dtype=np.uint64)
-    lengths = np.array([chunk.length for chunk in image.chunks], dtype=np.uint64)
-    stripes = np.array([chunk.stripes[0] for chunk in image.chunks], dtype=np.uint64)
-    chunk = np.searchsorted(starts, read["logical"], side="right") - 1
-    within = read["logical"] - starts[chunk]
-    # what a damaged node points at is asked for ahead, but goes to no device
-    mapped = (chunk >= 0) & (within < lengths[chunk])
-    physical = (stripes[chunk] + within).astype(np.int64)
-    physical[~mapped] = -1
-    return physical
-
-
-def reading(image: Image, read: NDArray[Any], device: Device) -> Reading:
-    """Prepare to do reads of an image on a device."""
-    if image.has_several:
-        raise UnsupportedError(
-            f"{image.path}: it has several devices; reads can be timed on one alone"
-        )
-    return Reading(device, read, _physical(image, read), image.nodesize)
 
 
 def read_table(

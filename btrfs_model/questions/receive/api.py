@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError, ReceiveError
-from btrfs_model.base.tables import counts_table, html_table, plural
-from btrfs_model.cost.machine import Predictable
+from btrfs_model.base.tables import counts_frame, counts_table, html_table, plural
+from btrfs_model.cost.answer import Answer
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.stream import COMMANDS
@@ -21,13 +21,15 @@ from btrfs_model.stream.reader import command_of
 from btrfs_model.stream.source import name_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.stream.index import Batch
     from btrfs_model.stream.source import Source
 
 
 @dataclass(frozen=True, repr=False)
-class ReceiveResult(Predictable):
+class ReceiveResult(Answer):
     """What a receiver did.
 
     Attributes
@@ -46,8 +48,13 @@ class ReceiveResult(Predictable):
     calls: Counter[str]
 
     @property
-    def amounts(self) -> Counter[str]:
-        """The system calls."""
+    def table(self) -> pd.DataFrame:
+        """A row for each kind of command: ``command``, ``count``, in the order of their numbers."""
+        return counts_frame("command", self.commands)
+
+    @property
+    def work(self) -> Counter[str]:  # type: ignore[override]
+        """The system calls: what a receiver's time is made of."""
         return self.calls
 
     def __repr__(self) -> str:
@@ -65,7 +72,9 @@ class ReceiveResult(Predictable):
 
 @checked
 @exclusive
-def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "") -> ReceiveResult:
+def receive(
+    fs: WritableFilesystem, stream: Source, directory: str | bytes = "", *, sync: bool = True
+) -> ReceiveResult:
     """Carry out the commands of a send stream, as ``btrfs receive`` does, and sync.
 
     Parameters
@@ -76,6 +85,9 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
         One stream or several, one behind the other, of version 1 to 3.
     directory : str or bytes
         Where the subvolumes are made, a path from the top of the filesystem.
+    sync : bool
+        Without it what waits for writeback waits on, as after ``btrfs receive``: files that a
+        later FIEMAP writes back first (``fiemap_mounted(fs, path, sync=True)``) lie elsewhere.
 
     Returns
     -------
@@ -97,10 +109,11 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
         result = apply_stream(fs, stream, directory)
     except BaseException:
         # after damage there is no commit any more
-        if not fs.aborted:
+        if sync and not fs.aborted:
             fs.sync()
         raise
-    fs.sync()
+    if sync:
+        fs.sync()
     return result
 
 

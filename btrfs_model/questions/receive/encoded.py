@@ -13,8 +13,13 @@ from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.questions.receive.receiver import Values
+    from btrfs_model.stream.reader import Value
+
+    Values = Mapping[str, Value]
+    """Attributes of a command, by name."""
 
 _PAGE: Final = 4096
 # BTRFS_ENCODED_IO_COMPRESSION_*
@@ -28,7 +33,7 @@ def encoded_write(fs: WritableFilesystem, path: bytes, values: Values) -> None:
 
     ``process_encoded_write()``, ``decompress_and_write()``
 
-    Raises OSError: EOPNOTSUPP for a compression that there is not, EIO for data that do not
+    Raises OSError: EOPNOTSUPP for a compression that does not exist, EIO for data that do not
     decompress.
     """
     names = ("file_offset", "unencoded_file_len", "unencoded_len", "unencoded_offset")

@@ -26,15 +26,13 @@ from btrfs_model.questions.receive.encoded import encoded_write
 from btrfs_model.questions.receive.search import find_subvolume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.questions.receive.encoded import Values
     from btrfs_model.stream.index import Batch
-    from btrfs_model.stream.reader import Command, Value
-
-    Values = Mapping[str, Value]
-    """Attributes of a command, by name."""
+    from btrfs_model.stream.reader import Command
 
 _U32: Final = (1 << 32) - 1
 _SECOND: Final = 10**9

@@ -18,7 +18,7 @@ _UUID_TREE = int(ObjectId.UUID_TREE)
 
 
 def find_subvolume(fs: WritableFilesystem, uuid: bytes, *, received_only: bool) -> bytes | None:
-    """Return the path of the subvolume that was received from another one, or is that one.
+    """Find a subvolume by UUID: the received copy, or the original itself.
 
     btrfs-progs 6.2 asks the UUID tree and takes the first subvolume that it names; the transaction
     that the stream gives beside the UUID is not looked at.

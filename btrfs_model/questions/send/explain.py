@@ -13,9 +13,9 @@ import numpy as np
 
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, COMMANDS
-from btrfs_model.reference.compare import Change
-from btrfs_model.reference.send.causes import CAUSES, ROW
+from btrfs_model.questions.send.causes import CAUSES, ROW
 from btrfs_model.stream.index import read_batches
+from btrfs_model.volume.compare import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,7 @@ def summaries(causes: pd.DataFrame, largest: int = 20) -> dict[str, pd.DataFrame
     Parameters
     ----------
     causes : pandas.DataFrame
-        See :attr:`btrfs_model.questions.send.SendResult.causes`.
+        See :attr:`.SendResult.causes`.
     largest : int
         Rows of the table by directory at most.
 

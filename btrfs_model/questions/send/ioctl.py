@@ -8,16 +8,16 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.base.tables import counts_table, html_table
+from btrfs_model.base.tables import counts_frame, counts_table, html_table
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.machine import Predictable
+from btrfs_model.cost.answer import Answer, Cold
 from btrfs_model.limits import Limits
 from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
@@ -25,19 +25,22 @@ from btrfs_model.patches import KERNEL, Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native
 from btrfs_model.questions.send.explain import Explanation, by_cause
-from btrfs_model.reference.send.request import SendRequest
+from btrfs_model.questions.send.request import SendRequest
+from btrfs_model.volume.filesystem import opening
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from btrfs_model.cost.answer import Waits
+    from btrfs_model.cost.device import Device
     from btrfs_model.ondisk.layout import Payload
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
 
 @dataclass(frozen=True, repr=False)
-class SendResult(Predictable):
+class SendResult(Answer):
     """What a send did.
 
     Attributes
@@ -54,10 +57,12 @@ class SendResult(Predictable):
         Why each command was sent, when that was asked for. A row for each, in the order of the
         stream: ``offset`` and ``length`` in bytes, ``command``, ``path`` (str, bytes that are not
         UTF-8 as surrogates), ``inode`` that it is about, ``cause`` (a rule of
-        :data:`btrfs_model.reference.send.causes.CAUSES`) and the kernel's ``function`` with that
+        :data:`btrfs_model.questions.send.causes.CAUSES`) and the kernel's ``function`` with that
         rule, the key of the item that differed (``item_objectid``, ``item_type``, ``item_offset``)
         and its ``change``: new, deleted, changed, or same where what stood before it is gone.
         Commands that come from no item have an empty `item_type` and `change`.
+    cold : Cold or None
+        The tree blocks that it read after the mount, for :meth:`time` on a device.
     """
 
     data: bytes | None
@@ -65,6 +70,17 @@ class SendResult(Predictable):
     commands: dict[str, int]
     work: Work
     causes: pd.DataFrame | None = None
+    cold: Cold | None = field(default=None, compare=False)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each kind of command: ``command``, ``count``, in the order of their numbers."""
+        return counts_frame("command", self.commands)
+
+    def waiting(self, device: Device) -> tuple[Mapping[str, int], Waits]:
+        """See :class:`~btrfs_model.cost.answer.Answer`."""
+        assert self.cold is not None
+        return {**self.amounts, **self.cold.amounts}, self.cold.on(device).waits
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -129,12 +145,13 @@ def _stream_version(fs: Filesystem, behaviour: Behaviour, proto: int) -> int:
 
 
 @checked
+@opening
 @exclusive
 def send(
     fs: Filesystem,
     snapshot: str | bytes | int | Subvolume,
     parent: str | bytes | int | Subvolume | None = None,
-    clone_sources: Iterable[str | bytes | int | Subvolume] = (),
+    clone_sources: Iterable[str | bytes | int | Subvolume] | None = None,
     *,
     behaviour: str | Behaviour = KERNEL,
     limits: Limits | Mapping[str, int] | None = None,
@@ -150,14 +167,16 @@ def send(
 
     Parameters
     ----------
-    fs : Filesystem
-        An open filesystem.
+    fs : Filesystem, str, os.PathLike or sequence of them
+        An open filesystem, or the files it is in.
     snapshot : str, bytes, int or Subvolume
         What to send: a path from the top of the filesystem or an id.
     parent : str, bytes, int or Subvolume, optional
-        Send the difference to this snapshot. It is a clone source only when it is named as one.
-    clone_sources : iterable of str, bytes, int or Subvolume
-        Snapshots that the receiver has: exactly the list that the kernel gets.
+        Send the difference to this snapshot.
+    clone_sources : iterable of str, bytes, int or Subvolume, optional
+        Snapshots that data may be cloned from: exactly the list that the kernel gets, where a
+        parent is a clone source only when it is named. Without it the parent, as
+        ``btrfs send -p`` has it; ``()`` for none.
     behaviour : str or Behaviour
         The kernel, e.g. ``"v6.12 - send-utimes-cache"``.
     limits : Limits or mapping, optional
@@ -200,20 +219,22 @@ def send(
     )  # fmt: skip
     opened = [root for root in (request.snapshot, request.parent) if root is not None]
     try:
-        commands, work, _ = run(request, blocks_after_mount(fs, opened, request.behaviour))
+        commands, work, reads = run(request, blocks_after_mount(fs, opened, request.behaviour))
     except OSError as error:
         error.partial = sink.data()  # type: ignore[attr-defined]
         raise
     explanation = request.explanation
     causes = explanation.table() if isinstance(explanation, Explanation) else None
-    return SendResult(sink.data(), sink.size, commands, work, causes)
+    return SendResult(
+        sink.data(), sink.size, commands, work, causes, Cold.of(fs.image, reads)
+    )  # fmt: skip
 
 
 def prepare(
     fs: Filesystem,
     snapshot: str | bytes | int | Subvolume,
     parent: str | bytes | int | Subvolume | None = None,
-    clone_sources: Iterable[str | bytes | int | Subvolume] = (),
+    clone_sources: Iterable[str | bytes | int | Subvolume] | None = None,
     *,
     behaviour: str | Behaviour = KERNEL,
     limits: Limits | Mapping[str, int] | None = None,
@@ -235,13 +256,12 @@ def prepare(
     version = _stream_version(fs, kernel, proto)
     if compressed and version < 2:
         raise _refuse(fs, errno.EINVAL, "compressed data wants stream version 2")
-    # as the kernel has it, with whatever is in it twice
-    sources = [subvolume]
-    for which in clone_sources:
-        source = fs.subvolume(which)
+    if clone_sources is None:
+        clone_sources = [] if parent is None else [parent]
+    sources = [fs.subvolume(which) for which in clone_sources]
+    for source in sources:
         if not source.is_read_only:
             raise _refuse(fs, errno.EPERM, f"clone source {source.id} is not read-only")
-        sources.append(source)
     parent_root = None if parent is None else fs.subvolume(parent)
     if parent_root is not None and not parent_root.is_read_only:
         raise _refuse(fs, errno.EPERM, f"parent {parent_root.id} is not read-only")
@@ -250,7 +270,7 @@ def prepare(
         fs,
         subvolume,
         parent_root,
-        sorted(sources, key=lambda source: source.id),
+        sources,
         kernel,
         Limits.of(limits).of_kernel(kernel),
         version,

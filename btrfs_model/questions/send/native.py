@@ -9,11 +9,11 @@ import numpy as np
 
 from btrfs_model.native import send as native
 from btrfs_model.ondisk.stream import COMMANDS
-from btrfs_model.reference.send.causes import ROW
+from btrfs_model.questions.send.causes import ROW
 from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
-    from btrfs_model.reference.send.request import SendRequest
+    from btrfs_model.questions.send.request import SendRequest
     from btrfs_model.volume.subvolume import Subvolume
 
 
@@ -23,7 +23,7 @@ def send(request: SendRequest) -> dict[str, int]:
     Raises
     ------
     OSError, CorruptImageError
-        See :func:`btrfs_model.questions.send.send`.
+        See :func:`btrfs_model.questions.send.ioctl.send`.
     """
     _, counts = _call(request)
     return {

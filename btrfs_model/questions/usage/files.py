@@ -15,7 +15,7 @@ from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.questions.usage.forest import FileForest, join
 from btrfs_model.questions.usage.items import DataExtents, covered, file_extents, read_items
-from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.filesystem import Filesystem, opening
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.subvolume import Subvolume
 
@@ -39,7 +39,7 @@ class FileUsage:
     """
 
     def __init__(
-        self, fs: Filesystem, subvolume: str | int | Subvolume, path: str | bytes | int
+        self, fs: Filesystem, subvolume: str | bytes | int | Subvolume, path: str | bytes | int
     ) -> None:
         self.fs = fs
         sub = fs.subvolume(subvolume)
@@ -141,17 +141,18 @@ class FileUsage:
 
 
 @checked
+@opening
 @exclusive
 def extents(
-    fs: Filesystem, subvolume: str | int | Subvolume, path: str | bytes | int
+    fs: Filesystem, subvolume: str | bytes | int | Subvolume, path: str | bytes | int
 ) -> pd.DataFrame:
     """List the extents of a file, how much of each is used, and by how many.
 
     Parameters
     ----------
-    fs : Filesystem
-        Where the file is.
-    subvolume : str, int or Subvolume
+    fs : Filesystem, str, os.PathLike or sequence of them
+        Where the file is, or the files it is in.
+    subvolume : str, bytes, int or Subvolume
         Path or id of the subvolume.
     path : str, bytes or int
         Path of the file in it, or its inode number.
@@ -182,9 +183,10 @@ def extents(
 
 
 @checked
+@opening
 @exclusive
 def extent_references(
-    fs: Filesystem, subvolume: str | int | Subvolume, path: str | bytes | int
+    fs: Filesystem, subvolume: str | bytes | int | Subvolume, path: str | bytes | int
 ) -> pd.DataFrame:
     """List who refers to the data extents of a file; parameters as for :func:`extents`.
 

@@ -32,7 +32,7 @@ from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import HEADER, KEY_PTR
-from btrfs_model.reference.ctree import block_key, nritems
+from btrfs_model.volume.ctree import block_key, nritems
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
 

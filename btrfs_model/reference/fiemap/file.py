@@ -7,7 +7,8 @@ from itertools import count
 
 from btrfs_model.base.counters import current
 from btrfs_model.patches import Patch
-from btrfs_model.reference.fiemap.call import Call, File, Flag
+from btrfs_model.questions.fiemap.file import File, Flag
+from btrfs_model.reference.fiemap.call import Call
 from btrfs_model.reference.fiemap.items import fiemap_by_items
 from btrfs_model.reference.fiemap.maps import ExtentMaps, fiemap_by_maps
 

@@ -20,8 +20,9 @@ from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.patches import Patch
-from btrfs_model.reference import ctree
-from btrfs_model.reference.fiemap.call import U64, Call, Extent, Flag
+from btrfs_model.questions.fiemap.file import Flag
+from btrfs_model.reference.fiemap.call import U64, Call, Extent
+from btrfs_model.volume import ctree
 
 _EXTENT_DATA = int(ItemType.EXTENT_DATA)
 

@@ -18,8 +18,9 @@ from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawFileExtent
-from btrfs_model.reference.ctree import Path, Reada, block_key, next_leaf, nritems, search_slot
-from btrfs_model.reference.fiemap.call import U64, Call, Extent, Flag
+from btrfs_model.questions.fiemap.file import Flag
+from btrfs_model.reference.fiemap.call import U64, Call, Extent
+from btrfs_model.volume.ctree import Path, Reada, block_key, next_leaf, nritems, search_slot
 
 _EXTENT_DATA = int(ItemType.EXTENT_DATA)
 _NEVER = U64 - 1

@@ -3,8 +3,9 @@
 
 ``X.py`` stands beside ``native/send/X.c``, and its public functions have the names that they have
 there. Those are the kernel's, where ``fs/btrfs/send.c`` has such a function. All take the state of
-the send first, ``sctx``. Two modules hold data and have no C file beside them: ``request.py``, what
-the ioctl asks for, and ``causes.py``, the table of reasons.
+the send first, ``sctx``. What the ioctl asks for is in
+:mod:`btrfs_model.questions.send.request`, the table of reasons in
+:mod:`btrfs_model.questions.send.causes`.
 
 Begin with :mod:`~btrfs_model.reference.send.send`, the walk. ``docs/a-send.md`` leads through it.
 Each module uses those before it::

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from btrfs_model.backref.walk import BackrefWalk
 from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.patches import Patch
 from btrfs_model.reference.backref import iterate_extent_inodes
-from btrfs_model.reference.backref_refs import BackrefWalk
-from btrfs_model.reference.blocks import HEADER
 from btrfs_model.reference.logical import extent_from_logical
 from btrfs_model.reference.send.context import CloneRoot, SendContext, send_errno
+from btrfs_model.reference.send.names import get_inode_info
+from btrfs_model.volume.blocks import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ class BackrefCtx:
     `sctx`: the send.
     `bytenr`, `cur_offset`: where the extent is on disk and in the file.
     `extent_len`: its length; the last extent of a file may reach beyond its end.
+    `data_offset`: of a compressed extent, where in it the file begins.
     `backref_owner`, `backref_offset`: what its own reference says. The leaf may still belong to
     another subvolume.
     `found`: places found.
@@ -48,6 +50,7 @@ class BackrefCtx:
     bytenr: int
     cur_offset: int
     extent_len: int
+    data_offset: int
     backref_owner: int
     backref_offset: int
     found: int = 0
@@ -57,21 +60,34 @@ class BackrefCtx:
 # ---------------------------------------------------------- what is asked of the backref walk ----
 
 
+def _is_sent(bctx: BackrefCtx, ino: int, offset: int) -> bool:
+    """Whether a place of the snapshot that is sent comes before the extent being sent."""
+    sctx = bctx.sctx
+    if ino != sctx.cur_ino or Patch.SEND_CLONE_SAME_FILE not in sctx:
+        return ino < sctx.cur_ino
+    if Patch.SEND_CLONE_SENT_PART not in sctx:
+        return offset < sctx.cur_inode_next_write_offset
+    return offset + bctx.extent_len <= sctx.cur_inode_next_write_offset
+
+
 def iterate_backrefs(bctx: BackrefCtx, ino: int, offset: int, num_bytes: int, root: int) -> int:
     """Take note of a place that refers to the extent; 1: none can be better."""
     sctx, clone = bctx.sctx, bctx.sctx.clone_roots.get(root)
     largest = Patch.SEND_CLONE_LARGEST in sctx
     if clone is None:
         return 0
-    if root == sctx.send_root.objectid:
-        if (ino, offset) == (sctx.cur_ino, bctx.cur_offset):
-            bctx.found_itself = True
-            if largest:
-                return 0
-        # the receiver must have the source already
-        behind = offset + bctx.extent_len > sctx.cur_inode_next_write_offset
-        if ino > sctx.cur_ino or (ino == sctx.cur_ino and behind):
+    own = (sctx.send_root.objectid, sctx.cur_ino, bctx.cur_offset)
+    if (root, ino, offset) == own:
+        bctx.found_itself = True
+        if largest:
             return 0
+    if Patch.SEND_CLONE_PARTS not in sctx:
+        reach = offset + bctx.data_offset + bctx.extent_len
+        if reach > get_inode_info(sctx, clone.source.tree, ino).size:
+            return 0
+    # the receiver must have the source already
+    if root == sctx.send_root.objectid and not _is_sent(bctx, ino, offset):
+        return 0
     bctx.found += 1
     clone.found_ref = True
     if not largest:
@@ -140,6 +156,7 @@ def find_extent_clone(sctx: SendContext, extent: Extent) -> CloneRoot | None:
         bytenr=extent.disk_bytenr,
         cur_offset=extent.start,
         extent_len=min(extent.num_bytes, sctx.cur_inode.size - extent.start),
+        data_offset=extent.offset if extent.compression else 0,
         backref_owner=HEADER.unpack_from(sctx.left_path.leaf)[6],
         backref_offset=(extent.start - extent.offset) & U64_MAX,
     )

@@ -10,6 +10,8 @@ from btrfs_model.base.counters import current
 from btrfs_model.reference.send.context import SendContext, send_errno
 from btrfs_model.reference.send.paths import get_cur_inode_path
 
+U32_MAX = 0xFFFFFFFF
+
 
 def send_cmd(sctx: SendContext, command: str, /, **attributes: Any) -> None:
     """Write a command to the stream; EOVERFLOW when it is larger than the kernel's buffer."""
@@ -72,4 +74,7 @@ def send_chown(sctx: SendContext, uid: int, gid: int) -> None:
 
 def send_update_extent(sctx: SendContext, offset: int, size: int) -> None:
     """Send UPDATE_EXTENT: a range that has other data now, without them."""
-    send_cmd(sctx, "update_extent", path=get_cur_inode_path(sctx), file_offset=offset, size=size)
+    path = get_cur_inode_path(sctx)
+    # the kernel's argument is a u32: a hole of 4 GiB has size 0
+    size &= U32_MAX
+    send_cmd(sctx, "update_extent", path=path, file_offset=offset, size=size)

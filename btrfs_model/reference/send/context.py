@@ -16,16 +16,16 @@ from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.reference.compare import Change
-from btrfs_model.reference.ctree import Path, Reada, bytenr_of, item_data
-from btrfs_model.reference.send.causes import NO_ITEM, Item, Why
+from btrfs_model.questions.send.causes import NO_ITEM, Item, Why
 from btrfs_model.stream.writer import StreamWriter
+from btrfs_model.volume.compare import Change
+from btrfs_model.volume.ctree import Path, Reada, bytenr_of, item_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from btrfs_model.base.errors import CorruptImageError
-    from btrfs_model.reference.send.request import SendRequest
+    from btrfs_model.questions.send.request import SendRequest
     from btrfs_model.volume.subvolume import Subvolume
     from btrfs_model.volume.tree import Tree
 

@@ -18,8 +18,8 @@ from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
-from btrfs_model.reference import ctree
 from btrfs_model.reference.send.context import SendContext, alloc_path_for_send, decode_item
+from btrfs_model.volume import ctree
 from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def open_for_data(sctx: SendContext, extent: Extent) -> None:
     if extent.is_on_disk:
         # the read of an extent is one bio, for which the checksums are looked up once
         current().count("submit_bio")
+        current().count("data_reads")
         sctx.csums = (0, 0, b"")
     current().count("btrfs_lookup_file_extent")
     key = (sctx.cur_ino, ItemType.EXTENT_DATA, extent.start)

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import Compression
-from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key
 from btrfs_model.patches import Patch
-from btrfs_model.reference.compare import Change
-from btrfs_model.reference.ctree import block_key, next_leaf, nritems, search_slot
-from btrfs_model.reference.send.causes import Item
+from btrfs_model.questions.send.causes import Item
 from btrfs_model.reference.send.clone import find_extent_clone
-from btrfs_model.reference.send.command import send_cmd, send_truncate, send_update_extent
+from btrfs_model.reference.send.command import (
+    U32_MAX,
+    send_cmd,
+    send_truncate,
+    send_update_extent,
+)
 from btrfs_model.reference.send.context import (
     NOT_DATA,
     CloneRoot,
@@ -44,6 +47,8 @@ from btrfs_model.reference.send.names import (
     get_inode_path,
 )
 from btrfs_model.reference.send.paths import get_cur_inode_path, get_cur_path
+from btrfs_model.volume.compare import Change
+from btrfs_model.volume.ctree import block_key, next_leaf, nritems, search_slot
 
 _PAGE = 4096
 # the largest sector size that a receiver may have
@@ -87,6 +92,12 @@ def send_write_or_clone(sctx: SendContext, extent: Extent, clone: CloneRoot | No
     """Send the part of an extent that lies inside the file."""
     end = min(extent.end, sctx.cur_inode.size)
     if extent.start >= end:
+        # without it such a range has a length below 0, of which no data are read
+        if extent.start > end and Patch.SEND_SKIP_TRUNCATE not in sctx:
+            because(sctx, _write_cause(extent), sctx.cur_ino, _extent_item(sctx))
+            current().count("send_extent_data")
+            if sctx.request.no_file_data:
+                send_update_extent(sctx, extent.start, end - extent.start)
         return
     because(sctx, _write_cause(extent), sctx.cur_ino, _extent_item(sctx))
     if clone is not None and _can_clone(sctx, extent, end, clone):
@@ -153,7 +164,9 @@ def clone_range(sctx: SendContext, extent: Extent, clone: CloneRoot, size: int) 
         because_of_rule(sctx, "write-first-sector")
         send_extent_data(sctx, extent, target.offset, size)
         return
-    source_size = get_inode_info(sctx, tree, clone.ino).size
+    source_size = U64_MAX
+    if Patch.SEND_CLONE_PARTS in sctx:
+        source_size = get_inode_info(sctx, tree, clone.ino).size
     path = alloc_path_for_send(sctx)
     found = search_slot(tree, (clone.ino, kind, clone.offset), path)
     if not found and path.slots[0] > 0:
@@ -197,7 +210,7 @@ def _clone_from_item(
         size = source_size - source.start
         crossed = Patch.SEND_CLONE_SRC_EOF in sctx
     data_offset = source.offset
-    if source.disk_bytenr == wanted:
+    if source.disk_bytenr == wanted and Patch.SEND_CLONE_PARTS in sctx:
         clone.offset = source.start
         if data_offset < target.data_offset < data_offset + size:
             skip = target.data_offset - data_offset
@@ -215,7 +228,8 @@ def _clone_from_item(
     target.advance(clone, piece)
     # a file that is cloned from itself: no further than it reaches by now
     is_itself = (clone.id, clone.ino) == (sctx.send_root.objectid, sctx.cur_ino)
-    if is_itself and clone.offset >= sctx.cur_inode_next_write_offset:
+    at_end = is_itself and clone.offset >= sctx.cur_inode_next_write_offset
+    if at_end and Patch.SEND_CLONE_SELF_EOF in sctx:
         return False
     target.data_offset += piece
     return target.size > 0
@@ -231,6 +245,7 @@ def _clone_piece(
         source_end == source_size
         and source_end % _CLONE_ALIGN
         and target.offset + size < sctx.cur_inode.size
+        and Patch.SEND_CLONE_EOF_BLOCK in sctx
     ):
         aligned = size // _CLONE_ALIGN * _CLONE_ALIGN
     if aligned:
@@ -256,7 +271,7 @@ def send_clone(sctx: SendContext, offset: int, size: int, clone: CloneRoot) -> N
         sctx,
         "clone",
         file_offset=offset,
-        clone_len=size,
+        clone_len=size & U32_MAX,  # the kernel's argument is a u32
         path=path,
         clone_uuid=item.received_uuid if any(item.received_uuid) else item.uuid,
         clone_ctransid=item.ctransid,

@@ -15,9 +15,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key
 from btrfs_model.patches import Patch
-from btrfs_model.reference import ctree
-from btrfs_model.reference.blocks import HEADER, ITEM
-from btrfs_model.reference.send.causes import Item
+from btrfs_model.questions.send.causes import Item
 from btrfs_model.reference.send.command import send_cmd, send_update_extent
 from btrfs_model.reference.send.context import (
     NOT_DATA,
@@ -28,6 +26,8 @@ from btrfs_model.reference.send.context import (
 )
 from btrfs_model.reference.send.data import Extent, parse_file_extent
 from btrfs_model.reference.send.paths import get_cur_inode_path
+from btrfs_model.volume import ctree
+from btrfs_model.volume.blocks import HEADER, ITEM
 
 _PAGE = 4096
 # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -84,6 +84,15 @@ def _same_data(left: Extent, right: Extent) -> bool:
         and (left.offset + start - left.start) & U64_MAX
         == (right.offset + start - right.start) & U64_MAX
     )
+
+
+def has_only_moved(sctx: SendContext) -> bool:
+    """Whether the two file extent items of the walk differ in nothing but where the data lie."""
+    left = bytes(ctree.item_data(sctx.left_path.leaf, sctx.left_path.slots[0]))
+    right = bytes(ctree.item_data(sctx.right_path.leaf, sctx.right_path.slots[0]))
+    behind = _DISK_BYTENR + 8
+    same_around = left[:_DISK_BYTENR] == right[:_DISK_BYTENR] and left[behind:] == right[behind:]
+    return same_around and left != right
 
 
 # --------------------------------------------------------------------------------- holes ----
@@ -193,9 +202,11 @@ def send_hole(sctx: SendContext, offset: int, end: int) -> None:
         send_fallocate(sctx, _PUNCH_HOLE, offset, end - offset)
         return
     # beyond the size there may be preallocated extents
-    if offset >= sctx.cur_inode.size:
-        return
-    end = min(end, sctx.cur_inode.size)
+    if Patch.SEND_NO_HOLE_BEHIND_EOF in sctx:
+        if offset >= sctx.cur_inode.size:
+            return
+        if Patch.SEND_HOLE_TO_EOF in sctx:
+            end = min(end, sctx.cur_inode.size)
     if sctx.request.no_file_data:
         send_update_extent(sctx, offset, end - offset)
         return

@@ -17,7 +17,6 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import search_slot
 from btrfs_model.reference.send.command import send_cmd
 from btrfs_model.reference.send.context import (
     SendContext,
@@ -30,6 +29,7 @@ from btrfs_model.reference.send.created import cache_dir_created, did_create_dir
 from btrfs_model.reference.send.data import parse_file_extent
 from btrfs_model.reference.send.names import gen_unique_name, get_inode_info
 from btrfs_model.reference.send.paths import get_cur_inode_path, get_cur_path
+from btrfs_model.volume.ctree import search_slot
 
 _CREATE_COMMANDS = {
     stat.S_IFREG: "mkfile",

@@ -23,8 +23,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import block_key, search_slot
-from btrfs_model.reference.send.causes import Item
+from btrfs_model.questions.send.causes import Item
 from btrfs_model.reference.send.command import send_rename, send_rmdir
 from btrfs_model.reference.send.context import (
     REFS,
@@ -60,6 +59,7 @@ from btrfs_model.reference.send.names import (
     lookup_name,
 )
 from btrfs_model.reference.send.paths import get_cur_name_and_parent, get_cur_path
+from btrfs_model.volume.ctree import block_key, search_slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,8 @@ def can_rmdir(sctx: SendContext, ino: int, gen: int) -> bool:
     current().count("can_rmdir")
     if ino == TOP:
         return False
+    if Patch.SEND_RMDIR_RESUME not in sctx:
+        return _can_rmdir_from_start(sctx, ino, gen)
     info = get_orphan_dir_info(sctx, ino, gen)
     high = last_offset = 0
     # the last entry is very likely the highest inode in the directory
@@ -98,6 +100,21 @@ def can_rmdir(sctx: SendContext, ino: int, gen: int) -> bool:
             return False
     if info:
         free_orphan_dir_info(sctx, ino, gen)
+    return True
+
+
+def _can_rmdir_from_start(sctx: SendContext, ino: int, gen: int) -> bool:
+    """Look at all entries each time; only one that waits for its move is remembered."""
+    for _, entry in _entries(sctx, ino, 0):
+        waiting = get_waiting_dir_move(sctx, entry)
+        if waiting:
+            add_orphan_dir_info(sctx, ino, gen)
+            waiting.rmdir = (ino, gen)
+            return False
+        if entry > sctx.cur_ino:
+            if get_orphan_dir_info(sctx, ino, gen):
+                free_orphan_dir_info(sctx, ino, gen)
+            return False
     return True
 
 
@@ -303,8 +320,13 @@ def apply_dir_move(sctx: SendContext, move: PendingDirMove) -> None:
     send_rename(sctx, from_path, to_path)
     # the directory that only waited for this one to leave it
     info = get_orphan_dir_info(sctx, *waiting.rmdir) if waiting.rmdir else None
-    if waiting.rmdir and info:
-        rmdir_if_possible(sctx, waiting.rmdir[0], info.gen, "dir-left", move.item)
+    if (
+        waiting.rmdir
+        and info
+        and rmdir_if_possible(sctx, waiting.rmdir[0], info.gen, "dir-left", move.item)
+        and Patch.SEND_RMDIR_RESUME not in sctx
+    ):
+        free_orphan_dir_info(sctx, *waiting.rmdir)
     because(sctx, "times-move", move.ino, move.item)
     cache_dir_utimes(sctx, move.ino, move.gen)
     for ino, gen, item in move.update_refs:

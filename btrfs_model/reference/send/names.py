@@ -24,7 +24,6 @@ from btrfs_model.ondisk.items import DirItem, dir_items, inode_names
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.patches import Patch
-from btrfs_model.reference import ctree
 from btrfs_model.reference.send.context import (
     PATH_LIMIT,
     REFS,
@@ -35,6 +34,7 @@ from btrfs_model.reference.send.context import (
     is_waiting_for_move,
     send_errno,
 )
+from btrfs_model.volume import ctree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

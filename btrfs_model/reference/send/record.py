@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.patches import Patch
-from btrfs_model.reference.compare import Change
-from btrfs_model.reference.send.causes import Item
+from btrfs_model.questions.send.causes import Item
 from btrfs_model.reference.send.command import send_unlink
 from btrfs_model.reference.send.context import (
     REFS,
@@ -34,6 +33,7 @@ from btrfs_model.reference.send.names import (
     iterate_inode_ref,
 )
 from btrfs_model.reference.send.paths import get_cur_path
+from btrfs_model.volume.compare import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

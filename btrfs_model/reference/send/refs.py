@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from btrfs_model.base.counters import current
 from btrfs_model.patches import Patch
-from btrfs_model.reference.compare import Change
 from btrfs_model.reference.send.command import send_link, send_rename, send_rmdir, send_unlink
 from btrfs_model.reference.send.context import (
     TOP,
@@ -50,6 +49,7 @@ from btrfs_model.reference.send.names import (
 )
 from btrfs_model.reference.send.paths import get_cur_path, name_cache_delete
 from btrfs_model.reference.send.record import record_all_refs, update_ref_path
+from btrfs_model.volume.compare import Change
 
 
 @dataclass

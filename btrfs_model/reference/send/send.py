@@ -26,9 +26,8 @@ from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.reference.compare import Change, Side, compare_sides
-from btrfs_model.reference.ctree import Reada, block_key, next_leaf, nritems, search_slot_for_read
-from btrfs_model.reference.send.causes import CAUSES_BY_NAME, NO_ITEM, ROW
+from btrfs_model.questions.send.causes import CAUSES_BY_NAME, NO_ITEM, ROW
+from btrfs_model.reference.compare import Side, compare_sides
 from btrfs_model.reference.send.command import (
     send_chmod,
     send_chown,
@@ -48,7 +47,11 @@ from btrfs_model.reference.send.context import (
     send_errno,
 )
 from btrfs_model.reference.send.extent import process_all_extents, process_extent
-from btrfs_model.reference.send.hole import maybe_send_hole, send_trailing_hole
+from btrfs_model.reference.send.hole import (
+    has_only_moved,
+    maybe_send_hole,
+    send_trailing_hole,
+)
 from btrfs_model.reference.send.inode import (
     cache_dir_utimes,
     flush_dir_utimes,
@@ -66,10 +69,12 @@ from btrfs_model.reference.send.xattr import (
     process_verity,
     send_capabilities,
 )
+from btrfs_model.volume.compare import Change
+from btrfs_model.volume.ctree import Reada, block_key, next_leaf, nritems, search_slot_for_read
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.structs import InodeItem
-    from btrfs_model.reference.send.request import SendRequest
+    from btrfs_model.questions.send.request import SendRequest
     from btrfs_model.volume.subvolume import Subvolume
 
 # objectids that are not inodes: the v1 free space and inode caches
@@ -79,7 +84,7 @@ _NOT_INODES = (ObjectId.FREE_SPACE, ObjectId.FREE_INO)
 def send(request: SendRequest) -> dict[str, int]:
     """Send; return the number of commands by name.
 
-    Raises OSError, CorruptImageError: see :func:`btrfs_model.questions.send.send`.
+    Raises OSError, CorruptImageError: see :func:`btrfs_model.questions.send.ioctl.send`.
     """
     sctx = SendContext(request)
     if not request.omit_header:
@@ -191,6 +196,11 @@ def changed_cb(sctx: SendContext) -> None:
 
 def changed_extent(sctx: SendContext) -> None:
     """Send a file extent."""
+    if sctx.cmp_key.objectid != sctx.cur_ino and Patch.SEND_EXTENT_ALONE not in sctx:
+        # after a relocation the inode is the same, and so are the data
+        if sctx.result != Change.CHANGED or not has_only_moved(sctx):
+            raise send_errno(sctx, errno.EIO)
+        return
     skip = sctx.cur_inode_new_gen or sctx.cur_inode_deleted
     if sctx.cmp_key.objectid == sctx.cur_ino and not skip and sctx.result != Change.DELETED:
         process_extent(sctx)
@@ -310,7 +320,7 @@ def changed_inode(sctx: SendContext) -> None:
     elif left is None:
         assert right is not None
         _set_cur_inode(sctx, right, deleted=True)
-    elif not left.nlink:
+    elif not left.nlink and Patch.SEND_NO_LINKS in sctx:
         # unlinked but open when the snapshot was taken
         sctx.ignore_cur_inode = True
     else:
@@ -332,7 +342,7 @@ def _changed_in_both(sctx: SendContext, left: InodeItem, right: InodeItem) -> No
     """Start with an inode of a number that both trees have."""
     other_inode = left.generation != right.generation and sctx.cur_ino != TOP
     if Patch.SEND_NLINK_ZERO not in sctx:
-        if not left.nlink:
+        if not left.nlink and Patch.SEND_NO_LINKS in sctx:
             sctx.ignore_cur_inode = True
             btrfs_unlink_all_paths(sctx)
             return
@@ -354,7 +364,7 @@ def _replace_inode(sctx: SendContext, left: InodeItem, right: InodeItem) -> None
     if right.nlink or Patch.SEND_NLINK_ZERO not in sctx:
         _set_cur_inode(sctx, right, deleted=True)
         process_all_refs(sctx, Change.DELETED)
-    if not left.nlink:
+    if not left.nlink and Patch.SEND_NO_LINKS in sctx:
         return
     _set_cur_inode(sctx, left, new=True)
     because_inode(sctx, "inode-replaced")

@@ -11,9 +11,8 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.reference.compare import Change
-from btrfs_model.reference.ctree import block_key, item_data, next_leaf, nritems, search_slot
-from btrfs_model.reference.send.causes import Item
+from btrfs_model.patches import Patch
+from btrfs_model.questions.send.causes import Item
 from btrfs_model.reference.send.command import send_cmd
 from btrfs_model.reference.send.context import (
     SendContext,
@@ -25,6 +24,8 @@ from btrfs_model.reference.send.context import (
 )
 from btrfs_model.reference.send.names import btrfs_for_each_slot, iterate_dir_item, lookup_name
 from btrfs_model.reference.send.paths import get_cur_inode_path
+from btrfs_model.volume.compare import Change
+from btrfs_model.volume.ctree import block_key, item_data, next_leaf, nritems, search_slot
 
 _CAPS = b"security.capability"
 _ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
@@ -50,7 +51,7 @@ def send_remove_xattr(sctx: SendContext, name: bytes) -> None:
 def process_new_xattr(sctx: SendContext, entry: DirItem) -> None:
     """Send an attribute that is new or has a new value (``__process_new_xattr()``)."""
     # sent last, because a chown would drop it; the kernel compares by strncmp()
-    if _CAPS.startswith(entry.name):
+    if Patch.SEND_CAPS_LAST in sctx and _CAPS.startswith(entry.name):
         return
     value = entry.data
     # an empty acl is stored as nothing, which receivers refuse
@@ -97,6 +98,8 @@ def process_all_new_xattrs(sctx: SendContext) -> None:
 
 def send_capabilities(sctx: SendContext) -> None:
     """Send security.capability, if the inode has it."""
+    if Patch.SEND_CAPS_LAST not in sctx:
+        return
     current().count("btrfs_lookup_xattr")
     key = Key(sctx.cur_ino, ItemType.XATTR_ITEM, name_hash(_CAPS))
     entry = lookup_name(sctx, sctx.send_root, key, _CAPS)

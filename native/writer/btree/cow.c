@@ -54,6 +54,7 @@ static uint8_t *force_cow_block(struct bm_writer *writer, struct bm_writer_tree 
 	}
 	if (bm_writer_free_block(writer, tree, old, 0, last_ref, fault) < 0)
 		return NULL;
+	BM_ASSERT(bm_writer_is_new(writer, copy));
 	return copy;
 }
 
@@ -72,6 +73,9 @@ int bm_writer_cow(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 	if (!copy)
 		return fault->code;
 	path->node[level] = copy;
+	BM_ASSERT(parent ? node_ptr(parent, path->slot[level + 1])->blockptr ==
+			       block_header(copy)->bytenr
+			 : bm_writer_is_root(tree, copy));
 	return BM_OK;
 }
 
@@ -80,6 +84,7 @@ uint8_t *bm_writer_cow_child(struct bm_writer *writer, struct bm_writer_tree *tr
 {
 	const uint8_t *child = bm_writer_read_child(writer, tree, parent, slot, fault);
 
+	BM_ASSERT(bm_writer_is_new(writer, parent));
 	if (!child)
 		return NULL;
 	if (bm_writer_is_ours(writer, tree, child))

@@ -148,6 +148,7 @@ int bm_writer_insert_near(struct bm_writer *writer, struct bm_writer_tree *tree,
 		memcpy(payload(writer, path), data, sizes[i]);
 		data += sizes[i];
 	}
+	BM_ASSERT(bm_path_is_sound(writer, tree, path));
 	bm_finger_keep(writer, tree, finger);
 	return BM_OK;
 }
@@ -198,6 +199,7 @@ int bm_writer_update(struct bm_writer *writer, uint64_t id, const struct bm_key 
 		return bm_writer_errno(fault, tree, EINVAL);
 	if (bm_is_log(path.node[0]) && size == payload_size(&path))
 		bm_count_copied(writer, 1, BTRFS_ITEM_SIZE + size);
+	BM_ASSERT(bm_path_is_sound(writer, tree, &path));
 	memcpy(payload(writer, &path) + offset, data, size);
 	return BM_OK;
 }
@@ -219,6 +221,7 @@ int bm_writer_update_near(struct bm_writer *writer, struct bm_writer_tree *tree,
 	}
 	if (size > payload_size(&finger->path))
 		return bm_writer_errno(fault, tree, EINVAL);
+	BM_ASSERT(bm_path_is_sound(writer, tree, &finger->path));
 	memcpy(payload(writer, &finger->path), data, size);
 	return BM_OK;
 }
@@ -238,6 +241,7 @@ int bm_writer_extend(struct bm_writer *writer, uint64_t id, const struct bm_key 
 	if (bm_writer_search_slot(writer, tree, key, (int)size, BM_SEARCH_EXTEND, &path, fault) < 0)
 		return fault->code;
 	bm_extend_item(writer, &path, size);
+	BM_ASSERT(bm_path_is_sound(writer, tree, &path) && payload_size(&path) == before + size);
 	memcpy(payload(writer, &path) + before, data, size);
 	return BM_OK;
 }
@@ -302,8 +306,9 @@ int bm_writer_set_key(struct bm_writer *writer, uint64_t id, const struct bm_key
 		return fault->code;
 	leaf = bm_writer_writable(writer, path.node[0]);
 	item_of(leaf, path.slot[0])->key = to_disk_key(to);
-	if (!path.slot[0])
-		bm_fixup_low_keys(&path, to, 1);
+	if (!path.slot[0] && bm_fixup_low_keys(&path, to, 1, fault) < 0)
+		return fault->code;
+	BM_ASSERT(bm_path_is_sound(writer, tree, &path) && bm_leaf_is_sound(writer, leaf));
 	return BM_OK;
 }
 
@@ -343,6 +348,7 @@ int bm_writer_duplicate(struct bm_writer *writer, uint64_t id, const struct bm_k
 	if (bm_setup_items_for_insert(writer, &path, to, &size, 1, fault) < 0)
 		return fault->code;
 	source = item_data(path.node[0], path.slot[0] - 1);
+	BM_ASSERT(bm_path_is_sound(writer, tree, &path));
 	memcpy(payload(writer, &path), source, size);
 	return BM_OK;
 }
@@ -504,6 +510,7 @@ int bm_writer_insert_extent(struct bm_writer *writer, uint64_t id, const struct 
 		return bm_writer_insert(writer, id, key, &size, 1, data, fault);
 	if (bm_setup_items_for_insert(writer, &path, key, &size, 1, fault) < 0)
 		return fault->code;
+	BM_ASSERT(bm_path_is_sound(writer, tree, &path));
 	memcpy(payload(writer, &path), data, size);
 	return BM_OK;
 }

@@ -87,6 +87,7 @@ int bm_writer_own_child(struct bm_writer *writer, uint64_t id, uint64_t parent, 
 	child = bm_writer_cow_child(writer, tree, bm_writer_writable(writer, node), slot, fault);
 	if (!child)
 		return fault->code;
+	BM_ASSERT(bm_writer_is_new(writer, child));
 	*bytenr = block_header(child)->bytenr;
 	return BM_OK;
 }

@@ -39,6 +39,7 @@ static void move_data(uint8_t *to, uint32_t to_offset, const uint8_t *from, uint
 static void move_items(uint8_t *to, uint32_t to_slot, const uint8_t *from, uint32_t from_slot,
 		       uint32_t count)
 {
+	BM_ASSERT(!block_header(to)->level && !block_header(from)->level);
 	memmove(item_of(to, to_slot), leaf_item(from, from_slot), count * BTRFS_ITEM_SIZE);
 }
 
@@ -47,6 +48,7 @@ static void shift_offsets(uint8_t *leaf, uint32_t slot, uint32_t by)
 {
 	uint32_t count = block_header(leaf)->nritems;
 
+	BM_ASSERT(!block_header(leaf)->level);
 	for (; slot < count; slot++)
 		item_of(leaf, slot)->offset += by;
 }
@@ -63,6 +65,7 @@ static void put_items(uint8_t *leaf, uint32_t slot, const struct bm_key *keys,
 		      const uint32_t *sizes, size_t count, uint32_t end)
 {
 	for (size_t i = 0; i < count; i++) {
+		BM_ASSERT(sizes[i] <= end);
 		end -= sizes[i];
 		*item_of(leaf, slot + (uint32_t)i) = (struct btrfs_item){
 		    .key = to_disk_key(&keys[i]), .offset = end, .size = sizes[i]};
@@ -105,8 +108,8 @@ static int prepare_insert(struct bm_writer *writer, struct bm_path *path, const 
 	    sum + count * BTRFS_ITEM_SIZE > bm_leaf_free(writer, leaf))
 		return bm_writer_errno(fault, NULL, EOVERFLOW);
 	COUNT(writer->image, setup_items_for_insert);
-	if (!path->slot[0])
-		bm_fixup_low_keys(path, keys, 1);
+	if (!path->slot[0] && bm_fixup_low_keys(path, keys, 1, fault) < 0)
+		return fault->code;
 	if (bm_is_log(leaf)) {
 		bm_count_copied(writer, count, sum + count * BTRFS_ITEM_SIZE);
 		count_entered(writer, block_header(leaf)->bytenr);
@@ -135,6 +138,7 @@ int bm_setup_items_for_insert(struct bm_writer *writer, struct bm_path *path,
 		move_data(leaf, start - total, leaf, start, end - start);
 	}
 	put_items(leaf, slot, keys, sizes, count, end);
+	BM_ASSERT(bm_writer_is_new(writer, leaf) && bm_leaf_is_sound(writer, leaf));
 	return BM_OK;
 }
 
@@ -183,6 +187,7 @@ int bm_setup_items_loose(struct bm_writer *writer, struct bm_path *path, const s
 	put_items(leaf, slot, keys, sizes, count, start);
 	start -= total;
 	memcpy(leaf, &start, sizeof(start));
+	BM_ASSERT(bm_writer_is_new(writer, leaf) && bm_leaf_is_sound(writer, leaf));
 	return BM_OK;
 }
 
@@ -202,8 +207,10 @@ void bm_leaf_tidy(struct bm_writer *writer, uint8_t *leaf)
 		memcpy(leaf + BTRFS_HEADER_SIZE + end, data + item->offset - start, item->size);
 		item->offset = end;
 	}
+	BM_ASSERT(end == start);
 	memset(leaf, 0, BTRFS_CSUM_SIZE);
 	set_loose(writer, leaf, 0);
+	BM_ASSERT(bm_leaf_is_sound(writer, leaf));
 }
 
 void bm_writer_tidy(struct bm_writer *writer)
@@ -220,12 +227,14 @@ void bm_extend_item(struct bm_writer *writer, struct bm_path *path, uint32_t siz
 	uint8_t *leaf = leaf_of(writer, path);
 	uint32_t slot = path->slot[0], start, end;
 
+	BM_ASSERT(size <= bm_leaf_free(writer, leaf));
 	bm_leaf_tidy(writer, leaf);
 	start = bm_leaf_start(writer, leaf);
 	end = data_end(leaf, slot);
 	shift_offsets(leaf, slot, -size);
 	move_data(leaf, start - size, leaf, start, end - start);
 	item_of(leaf, slot)->size += size;
+	BM_ASSERT(bm_writer_is_new(writer, leaf) && bm_leaf_is_sound(writer, leaf));
 	if (bm_is_log(leaf))
 		bm_count_copied(writer, 0, size);
 }
@@ -238,6 +247,7 @@ void bm_truncate_item(struct bm_writer *writer, struct bm_path *path, uint32_t n
 	uint32_t slot = path->slot[0], start, offset;
 	uint32_t less = leaf_item(leaf, slot)->size - new_size;
 
+	BM_ASSERT(new_size <= leaf_item(leaf, slot)->size);
 	bm_leaf_tidy(writer, leaf);
 	start = bm_leaf_start(writer, leaf);
 	offset = leaf_item(leaf, slot)->offset;
@@ -245,6 +255,7 @@ void bm_truncate_item(struct bm_writer *writer, struct bm_path *path, uint32_t n
 	move_data(leaf, start + less, leaf, start, offset + (from_end ? 0 : new_size) - start);
 	shift_offsets(leaf, slot, less);
 	item_of(leaf, slot)->size = new_size;
+	BM_ASSERT(bm_writer_is_new(writer, leaf) && bm_leaf_is_sound(writer, leaf));
 }
 
 /* ------------------------------------------------------------------------ to the neighbours -- */
@@ -300,6 +311,7 @@ static void shift_right(const struct bm_writer *writer, uint8_t *left, uint8_t *
 		bytes -= leaf_item(right, slot)->size;
 		item_of(right, slot)->offset = bytes;
 	}
+	BM_ASSERT(bm_leaf_is_sound(writer, left) && bm_leaf_is_sound(writer, right));
 }
 
 /* The first `items` items of `right` become the last of `left`. */
@@ -318,6 +330,7 @@ static void shift_left(const struct bm_writer *writer, uint8_t *left, uint8_t *r
 	move_items(right, 0, right, items, rest);
 	header_of(right)->nritems = rest;
 	shift_offsets(right, 0, bytes);
+	BM_ASSERT(bm_leaf_is_sound(writer, left) && bm_leaf_is_sound(writer, right));
 }
 
 /*
@@ -376,6 +389,7 @@ static int push_leaf_right(struct bm_writer *writer, struct bm_writer_tree *tree
 		path->node[0] = right;
 		path->slot[1]++;
 	}
+	BM_ASSERT(bm_path_is_sound(writer, tree, path));
 	return 0;
 }
 
@@ -418,7 +432,8 @@ static int push_leaf_left(struct bm_writer *writer, struct bm_writer_tree *tree,
 	if (block_header(right)->nritems) {
 		struct bm_key key = first_key(right);
 
-		bm_fixup_low_keys(path, &key, 1);
+		if (bm_fixup_low_keys(path, &key, 1, fault) < 0)
+			return fault->code;
 	}
 	if (push.place < push.items) {
 		path->slot[0] += before;
@@ -427,6 +442,7 @@ static int push_leaf_left(struct bm_writer *writer, struct bm_writer_tree *tree,
 	} else {
 		path->slot[0] -= push.items;
 	}
+	BM_ASSERT(!block_header(path->node[0])->nritems || bm_path_is_sound(writer, tree, path));
 	return 0;
 }
 
@@ -519,9 +535,7 @@ static int split_for_new_item(struct bm_writer *writer, struct bm_path *path, ui
 	path->node[0] = new;
 	path->slot[0] = 0;
 	path->slot[1] = place;
-	if (!place)
-		bm_fixup_low_keys(path, key, 1);
-	return BM_OK;
+	return place ? BM_OK : bm_fixup_low_keys(path, key, 1, fault);
 }
 
 /* The items from `mid` on go to the new leaf, which follows in the parent. */
@@ -541,6 +555,7 @@ static int copy_for_split(struct bm_writer *writer, struct bm_path *path, uint8_
 	header_of(new)->nritems = moved;
 	shift_offsets(new, 0, writer->leaf_size - end);
 	header_of(leaf)->nritems = mid;
+	BM_ASSERT(bm_leaf_is_sound(writer, leaf) && bm_leaf_is_sound(writer, new));
 	if (path->slot[0] >= mid) {
 		path->node[0] = new;
 		path->slot[0] -= mid;
@@ -596,8 +611,10 @@ int bm_split_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, const s
 			return split_for_new_item(writer, path, new, key, fault);
 		if (copy_for_split(writer, path, new, mid, fault) < 0)
 			return fault->code;
-		if (split == SPLIT_ONCE)
+		if (split == SPLIT_ONCE) {
+			BM_ASSERT(bm_leaf_free(writer, path->node[0]) >= data_size);
 			return BM_OK;
+		}
 	}
 }
 
@@ -623,6 +640,7 @@ static int empty_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, str
 	int lazy = writer->behaviour >> BM_TOGGLE_LEAF_BALANCE_LAZY & 1, min = !lazy;
 	int64_t needed = lazy ? BTRFS_ITEM_SIZE + leaf_item(leaf, 0)->size : 1;
 
+	BM_ASSERT(bm_path_is_sound(writer, tree, path));
 	if (push_leaf_left(writer, tree, path, min, needed, 1, UINT32_MAX, fault) < 0)
 		return fault->code;
 	if (path->node[0] == leaf && block_header(leaf)->nritems) {
@@ -653,12 +671,14 @@ int bm_del_items(struct bm_writer *writer, struct bm_writer_tree *tree, struct b
 	shift_offsets(leaf, slot + count, bytes);
 	move_items(leaf, slot, leaf, slot + count, nritems - slot - count);
 	header_of(leaf)->nritems = nritems - count;
+	BM_ASSERT(bm_writer_is_new(writer, leaf) && bm_leaf_is_sound(writer, leaf));
 	if (nritems == count)
 		return path->node[1] ? del_leaf(writer, tree, path, leaf, fault) : BM_OK;
 	if (!slot) {
 		struct bm_key key = first_key(leaf);
 
-		bm_fixup_low_keys(path, &key, 1);
+		if (bm_fixup_low_keys(path, &key, 1, fault) < 0)
+			return fault->code;
 	}
 	if (bm_leaf_used(writer, leaf) < writer->leaf_size / 3)
 		return empty_leaf(writer, tree, path, fault);

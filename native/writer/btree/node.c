@@ -23,6 +23,7 @@ static int bad_nritems(const struct bm_writer_tree *tree, const uint8_t *node, u
 static void move_ptrs(uint8_t *to, uint32_t to_slot, const uint8_t *from, uint32_t from_slot,
 		      uint32_t count)
 {
+	BM_ASSERT(block_header(to)->level && block_header(to)->level == block_header(from)->level);
 	memmove(ptr_of(to, to_slot), node_ptr(from, from_slot), count * BTRFS_KEY_PTR_SIZE);
 }
 
@@ -43,16 +44,35 @@ int bm_check_sibling_keys(const struct bm_writer_tree *tree, const uint8_t *left
 						.block = block_header(left)->bytenr});
 }
 
-void bm_fixup_low_keys(struct bm_path *path, const struct bm_key *key, int level)
+/* Whether `key` sorts between the pointers before and behind a slot: in a damaged tree it may not. */
+static int check_between(const uint8_t *node, uint32_t before, uint32_t behind,
+			 const struct bm_key *key, struct bm_fault *fault)
+{
+	if ((!before || compare_disk_key(&node_ptr(node, before - 1)->key, key) < 0) &&
+	    (behind >= block_header(node)->nritems ||
+	     compare_disk_key(&node_ptr(node, behind)->key, key) > 0))
+		return BM_OK;
+	return bm_fail(fault, (struct bm_fault){.code = BM_BAD_KEY_ORDER,
+						.slot = before,
+						.tree = block_header(node)->owner,
+						.block = block_header(node)->bytenr});
+}
+
+int bm_fixup_low_keys(struct bm_path *path, const struct bm_key *key, int level,
+		      struct bm_fault *fault)
 {
 	for (; level < BTRFS_MAX_LEVEL && path->node[level]; level++) {
 		/* who searched for a change may write to every block of the path */
 		uint8_t *node = (uint8_t *)(uintptr_t)path->node[level];
 
+		BM_ASSERT(path->slot[level] < block_header(node)->nritems);
+		if (check_between(node, path->slot[level], path->slot[level] + 1, key, fault) < 0)
+			return fault->code;
 		ptr_of(node, path->slot[level])->key = to_disk_key(key);
 		if (path->slot[level])
 			break;
 	}
+	return BM_OK;
 }
 
 int bm_insert_ptr(struct bm_writer *writer, struct bm_path *path, const struct bm_key *key,
@@ -63,10 +83,13 @@ int bm_insert_ptr(struct bm_writer *writer, struct bm_path *path, const struct b
 
 	if (count >= writer->node_ptrs || slot > count)
 		return bad_nritems(NULL, node, writer->node_ptrs - 1, fault);
+	if (check_between(node, slot, slot, key, fault) < 0)
+		return fault->code;
 	move_ptrs(node, slot + 1, node, slot, count - slot);
 	*ptr_of(node, slot) = (struct btrfs_key_ptr){
 	    .key = to_disk_key(key), .blockptr = bytenr, .generation = writer->transid};
 	header_of(node)->nritems = count + 1;
+	BM_ASSERT(bm_writer_is_new(writer, node) && bm_node_is_sound(writer, node));
 	return BM_OK;
 }
 
@@ -81,13 +104,14 @@ int bm_del_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_
 		return bad_nritems(tree, node, 2, fault);
 	move_ptrs(node, slot, node, slot + 1, count - slot - 1);
 	header_of(node)->nritems = count - 1;
+	BM_ASSERT(bm_writer_is_new(writer, node) && (count == 1 || bm_node_is_sound(writer, node)));
 	if (count == 1) {
 		header_of(node)->level = 0;
 		tree->level = 0;
 	} else if (!slot) {
 		struct bm_key first = to_key(&node_ptr(node, 0)->key);
 
-		bm_fixup_low_keys(path, &first, level + 1);
+		return bm_fixup_low_keys(path, &first, level + 1, fault);
 	}
 	return BM_OK;
 }
@@ -116,6 +140,7 @@ int bm_insert_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, st
 	bm_writer_set_root(writer, tree, root);
 	path->node[level] = root;
 	path->slot[level] = 0;
+	BM_ASSERT(bm_node_is_sound(writer, root) && tree->level == level);
 	return BM_OK;
 }
 
@@ -147,6 +172,8 @@ static int push_node_left(const struct bm_writer *writer, const struct bm_writer
 	move_ptrs(from, 0, from, moved, count - moved);
 	header_of(to)->nritems = behind + moved;
 	header_of(from)->nritems = count - moved;
+	BM_ASSERT(bm_node_is_sound(writer, to) &&
+		  (moved == count || bm_node_is_sound(writer, from)));
 	return 0;
 }
 
@@ -167,12 +194,14 @@ static int balance_node_right(const struct bm_writer *writer, const struct bm_wr
 	move_ptrs(to, 0, from, count - moved, moved);
 	header_of(to)->nritems = behind + moved;
 	header_of(from)->nritems = count - moved;
+	BM_ASSERT(bm_node_is_sound(writer, to) && bm_node_is_sound(writer, from));
 	return 0;
 }
 
 /* The parent's pointer at `slot` gets the first key of the node that it points at. */
 static void set_parent_key(uint8_t *parent, uint32_t slot, const uint8_t *node)
 {
+	BM_ASSERT(node_ptr(parent, slot)->blockptr == block_header(node)->bytenr);
 	ptr_of(parent, slot)->key = node_ptr(node, 0)->key;
 }
 
@@ -220,6 +249,7 @@ static int push_to_left(struct bm_writer *writer, struct bm_writer_tree *tree, s
 		return ret;
 	set_parent_key(parent, slot, node);
 	follow_ptr(path, level, left, path->slot[level] + count);
+	BM_ASSERT(bm_node_is_sound(writer, parent));
 	return 0;
 }
 
@@ -254,6 +284,7 @@ static int push_to_right(struct bm_writer *writer, struct bm_writer_tree *tree,
 		path->slot[level + 1]++;
 		path->slot[level] -= count;
 	}
+	BM_ASSERT(bm_node_is_sound(writer, parent));
 	return 0;
 }
 
@@ -295,6 +326,7 @@ int bm_split_node(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 	move_ptrs(right, 0, node, mid, count - mid);
 	header_of(right)->nritems = count - mid;
 	header_of(node)->nritems = mid;
+	BM_ASSERT(bm_node_is_sound(writer, node) && bm_node_is_sound(writer, right));
 	if (bm_insert_ptr(writer, path, &key, block_header(right)->bytenr,
 			  path->slot[level + 1] + 1, level + 1, fault) < 0)
 		return fault->code;
@@ -317,6 +349,7 @@ static int promote_child(struct bm_writer *writer, struct bm_writer_tree *tree,
 		return fault->code;
 	bm_writer_set_root(writer, tree, child);
 	path->node[level] = NULL;
+	BM_ASSERT(tree->level == level - 1);
 	return bm_writer_free_block(writer, tree, root, 0, 1, fault);
 }
 
@@ -393,5 +426,6 @@ int bm_balance_level(struct bm_writer *writer, struct bm_writer_tree *tree, stru
 		return fault->code;
 	if (left)
 		follow_ptr(path, level, left, place);
+	BM_ASSERT(bm_node_is_sound(writer, parent) && bm_node_is_sound(writer, path->node[level]));
 	return BM_OK;
 }

@@ -221,6 +221,8 @@ int bm_writer_add_group(struct bm_writer *writer, uint64_t start, uint64_t lengt
 		(space->count - place) * sizeof(*space->by_start));
 	space->by_start[place] = group;
 	space->by_order[space->count++] = group;
+	BM_ASSERT(space->count <= space->capacity &&
+		  (!place || space->by_start[place - 1]->start < start));
 	return BM_OK;
 }
 
@@ -304,6 +306,7 @@ int bm_space_used(struct bm_writer *writer, uint64_t bytenr, int64_t change, str
 		       : group->length - group->used < (uint64_t)change)
 		return fail_range(BM_BAD_VALUE, bytenr, group->used, fault);
 	group->used += (uint64_t)change;
+	BM_ASSERT(group->used <= group->length);
 	if (change > 0)
 		group->reserved -=
 		    group->reserved < (uint64_t)change ? group->reserved : (uint64_t)change;
@@ -515,19 +518,24 @@ static int find_block_space(struct bm_writer *writer, uint64_t kind, uint64_t hi
 	return ret ? bm_writer_errno(fault, NULL, ENOSPC) : BM_OK;
 }
 
-/* Largest free range of all groups of data. */
-static uint64_t largest_data(const struct bm_space *space)
+uint64_t bm_writer_largest_data(const struct bm_writer *writer, uint64_t size)
 {
-	uint64_t largest = 0;
+	const struct bm_space *space = writer->space;
+	uint64_t largest = 0, total = 0;
 
 	for (size_t i = 0; i < space->count; i++) {
+		const struct group *group = space->by_start[i];
 		struct free_range range;
 
-		if (space->by_start[i]->flags & GROUP_DATA &&
-		    free_map_largest(&space->by_start[i]->free, &range) && range.size > largest)
+		if (!(group->flags & GROUP_DATA))
+			continue;
+		/* nobody looks for a range in a group that has less than is wanted */
+		if (group->free.total < size)
+			total = total < group->free.total ? group->free.total : total;
+		else if (free_map_largest(&group->free, &range) && range.size > largest)
 			largest = range.size;
 	}
-	return largest;
+	return largest ? largest : total;
 }
 
 /* btrfs_add_reserved_bytes() */
@@ -593,7 +601,7 @@ int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t l
 			*size = ask.size;
 			return BM_OK;
 		}
-		largest = largest_data(writer->space);
+		largest = bm_writer_largest_data(writer, ask.size);
 		if (ask.size == least || !largest)
 			return bm_writer_errno(fault, NULL, ENOSPC);
 		/* btrfs_reserve_extent(): half of it, or as much as there is in one piece */
@@ -668,6 +676,7 @@ int bm_space_pin(struct bm_writer *writer, uint64_t bytenr, uint64_t size, int a
 	space->pinned = pinned;
 	space->pinned[space->pinned_count++] = (struct free_range){bytenr, size};
 	group->pinned += size;
+	BM_ASSERT(space->pinned_count <= space->pinned_capacity);
 	return BM_OK;
 }
 
@@ -694,6 +703,7 @@ static void init_header(const struct bm_writer *writer, const struct bm_writer_t
 {
 	struct btrfs_header *header = header_of(block);
 
+	BM_ASSERT(level >= 0 && level < BTRFS_MAX_LEVEL);
 	memset(header, 0, sizeof(*header));
 	memcpy(header->fsid, writer->fsid, sizeof(header->fsid));
 	memcpy(header->chunk_tree_uuid, writer->chunk_tree_uuid, sizeof(header->chunk_tree_uuid));
@@ -728,6 +738,7 @@ uint8_t *bm_writer_alloc_block(struct bm_writer *writer, struct bm_writer_tree *
 			 fault) < 0)
 		return NULL;
 	tree->bytes_used += writer->nodesize;
+	BM_ASSERT(bm_writer_is_new(writer, block) && !block_header(block)->nritems);
 	return block;
 }
 
@@ -746,6 +757,7 @@ int bm_writer_free_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 	if (!last_ref)
 		return BM_OK;
 	bm_writer_forget_block(writer, bytenr);
+	BM_ASSERT(!bm_writer_is_new(writer, block));
 	is_new = header->generation == writer->transid;
 	is_unwritten = is_new && !(header->flags & BM_HEADER_WRITTEN);
 	/* a device never sees it, and the next who gets the place may write to it at once */

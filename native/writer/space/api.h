@@ -62,6 +62,11 @@ int bm_writer_space_info(const struct bm_writer *writer, uint64_t kind, struct b
 int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t least, uint64_t hint,
 			   uint64_t *bytenr, uint64_t *size, struct bm_fault *fault);
 /*
+ * What find_free_extent() remembers of a search for `size` bytes that failed (max_extent_size): the
+ * largest free range of the groups of data that have as much, else the most that one of them has.
+ */
+uint64_t bm_writer_largest_data(const struct bm_writer *writer, uint64_t size);
+/*
  * The same for all of `size`, only in groups for extents of its size class, or for none yet; 1 where
  * there is no room in those.
  */

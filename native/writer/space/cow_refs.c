@@ -142,6 +142,7 @@ static int copy_block(struct bm_writer *writer, const uint8_t *root, struct bm_w
 	own->owner = fresh->owner;
 	own->flags &= ~(uint64_t)(BM_HEADER_WRITTEN | BM_HEADER_RELOC);
 	memcpy(own->fsid, writer->fsid, sizeof(own->fsid));
+	BM_ASSERT(bm_writer_is_new(writer, copy));
 	return bm_writer_mod_refs(writer, fresh, copy, 0, BM_REF_ADD, fault);
 }
 

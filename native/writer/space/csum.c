@@ -229,6 +229,8 @@ int bm_writer_insert_csums(struct bm_writer *writer, uint64_t tree, uint64_t byt
 		fits = sectors(&csums, csums.bytenr, csums.end, count_here(&csums) - index);
 		if (!fits)
 			return bm_writer_errno(fault, csums.tree, EUCLEAN);
+		BM_ASSERT(bm_path_is_sound(writer, csums.tree, &csums.path) &&
+			  index + fits <= count_here(&csums));
 		memcpy(data + index * csums.size, sums, fits * csums.size);
 		sums += fits * csums.size;
 		csums.bytenr += fits * writer->sectorsize;
@@ -267,6 +269,7 @@ static int split_item(struct csums *csums, uint32_t keep)
 		    bm_writer_writable(writer, item_data(csums->path.node[0], csums->path.slot[0])),
 		    tail, rest);
 	free(tail);
+	BM_ASSERT(ret || bm_path_is_sound(writer, csums->tree, &csums->path));
 	return ret;
 }
 
@@ -286,8 +289,10 @@ static int cut_start(struct csums *csums, uint64_t item_end)
 							       .slot = csums->path.slot[0]});
 	bm_truncate_item(writer, &csums->path, keep * csums->size, 1);
 	item_of(leaf, csums->path.slot[0])->key = to_disk_key(&key);
-	if (!csums->path.slot[0])
-		bm_fixup_low_keys(&csums->path, &key, 1);
+	if (!csums->path.slot[0] && bm_fixup_low_keys(&csums->path, &key, 1, csums->fault) < 0)
+		return csums->fault->code;
+	BM_ASSERT(bm_path_is_sound(writer, csums->tree, &csums->path) &&
+		  bm_leaf_is_sound(writer, leaf));
 	return BM_OK;
 }
 

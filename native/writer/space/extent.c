@@ -256,6 +256,7 @@ static void insert_inline(struct bm_writer *writer, struct place *place,
 
 	bm_extend_item(writer, &place->path, size);
 	data = payload_here(writer, &place->path);
+	BM_ASSERT(place->at <= end && size_here(&place->path) == end + size);
 	memmove(data + place->at + size, data + place->at, end - place->at);
 	fill_inline(data + place->at, ref);
 }
@@ -269,6 +270,7 @@ static int drop_inline(struct bm_writer *writer, struct place *place,
 	uint32_t size = inline_size(ref->type), end = size_here(&place->path);
 	uint32_t count = counter ? get_count(counter) : 1;
 
+	BM_ASSERT(bm_writer_is_new(writer, place->path.node[0]) && place->at + size <= end);
 	if (count < ref->count)
 		return fail_extent(&place->path, BM_BAD_VALUE, count, ref->count, fault);
 	if (count > ref->count) {
@@ -324,6 +326,7 @@ static int insert_keyed(struct bm_writer *writer, struct bm_writer_tree *tree,
 		if (ret) {
 			if (bm_setup_items_for_insert(writer, &path, &key, &size, 1, fault) < 0)
 				return fault->code;
+			BM_ASSERT(bm_path_is_sound(writer, tree, &path));
 			fill_inline(inline_form, ref);
 			if (size)
 				memcpy(payload_here(writer, &path),
@@ -369,7 +372,7 @@ static int find_keyed(struct bm_writer *writer, struct bm_writer_tree *tree,
 			return 0;
 		if (check_keyed(path, ref, fault) < 0)
 			return fault->code;
-		if (same_data_ref((const void *)payload_here(writer, path), ref))
+		if (same_data_ref((const void *)item_data(path->node[0], path->slot[0]), ref))
 			return 1;
 		path->slot[0]++;
 	}
@@ -383,6 +386,7 @@ static int drop_keyed(struct bm_writer *writer, struct bm_writer_tree *tree, str
 	uint8_t *counter = count_of(payload_here(writer, path), ref->type, 0);
 	uint32_t count = counter ? get_count(counter) : 1;
 
+	BM_ASSERT(bm_path_is_sound(writer, tree, path));
 	if (count < ref->count)
 		return fail_extent(path, BM_BAD_VALUE, count, ref->count, fault);
 	if (count == ref->count)
@@ -435,6 +439,7 @@ int bm_extent_insert(struct bm_writer *writer, const struct bm_extent_ref *ref, 
 		return fail_extent(&path, BM_ERRNO, EEXIST, ref->bytenr, fault);
 	if (bm_setup_items_for_insert(writer, &path, &key, &size, 1, fault) < 0)
 		return fault->code;
+	BM_ASSERT(bm_path_is_sound(writer, tree, &path) && ref->count);
 	data = payload_here(writer, &path);
 	flags |= is_data(ref) ? BTRFS_EXTENT_FLAG_DATA : BTRFS_EXTENT_FLAG_TREE_BLOCK;
 	*(struct btrfs_extent_item *)data = (struct btrfs_extent_item){
@@ -481,6 +486,7 @@ int bm_extent_add(struct bm_writer *writer, const struct bm_extent_ref *ref, uin
 	ret = find_inline(&place, ref, fault);
 	if (ret < 0)
 		return ret;
+	BM_ASSERT(bm_path_is_sound(writer, tree, &place.path) && ref->count);
 	item = (void *)payload_here(writer, &place.path);
 	item->refs += ref->count;
 	item->flags |= flags;
@@ -561,6 +567,7 @@ static void set_refs(struct bm_writer *writer, const struct bm_path *path, int64
 {
 	struct btrfs_extent_item *item = (void *)payload_here(writer, path);
 
+	BM_ASSERT(bm_writer_is_new(writer, path->node[0]) && refs > 0);
 	item->refs = (uint64_t)refs;
 	item->flags |= flags;
 }
@@ -672,6 +679,7 @@ int bm_extent_set_flags(struct bm_writer *writer, uint64_t bytenr, int level, ui
 		return ret < 0 ? ret : fail_missing(NULL, &block, fault);
 	if (inline_start(&path, fault) < 0)
 		return fault->code;
+	BM_ASSERT(bm_path_is_sound(writer, tree, &path));
 	((struct btrfs_extent_item *)payload_here(writer, &path))->flags |= flags;
 	return BM_OK;
 }

@@ -5,6 +5,7 @@
  */
 #include "writer/space/free_map.h"
 
+#include "asserts.h"
 #include "kernels.h"
 
 #include <stdlib.h>
@@ -121,6 +122,7 @@ static uint32_t remove_below(struct free_map *map, uint32_t n, uint64_t start)
 	struct free_node *node = &map->nodes[n];
 	uint32_t rest;
 
+	BM_ASSERT(n && map->count);
 	if (node->start == start) {
 		rest = merge(map, node->left, node->right);
 		map->count--;
@@ -142,6 +144,7 @@ static void change(struct free_map *map, uint32_t n, uint64_t old, uint64_t star
 {
 	struct free_node *node = &map->nodes[n];
 
+	BM_ASSERT(n && size);
 	if (node->start == old) {
 		map->total += size - node->size;
 		node->start = start;
@@ -201,6 +204,7 @@ int free_map_add(struct free_map *map, uint64_t start, uint64_t size)
 		       map->nodes[before].size + size);
 	else if (!joins_after)
 		insert(map, start, size);
+	BM_ASSERT(map->total >= size && map->count < map->used);
 	return BM_OK;
 }
 

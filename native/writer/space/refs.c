@@ -175,6 +175,7 @@ static void list_append(struct delayed_ref *ref)
 {
 	struct ref_list *list = list_of(ref);
 
+	BM_ASSERT(ref->what.count && !list->first == !list->last);
 	ref->prev = list->last;
 	ref->next = NULL;
 	if (list->last)
@@ -190,6 +191,8 @@ static void list_remove(struct delayed_ref *ref)
 {
 	struct ref_list *list = list_of(ref);
 
+	BM_ASSERT((ref->prev ? ref->prev->next : list->first) == ref);
+	BM_ASSERT((ref->next ? ref->next->prev : list->last) == ref);
 	if (ref->prev)
 		ref->prev->next = ref->next;
 	else
@@ -306,6 +309,7 @@ static size_t loses(const struct ref_head *head)
 
 static void change_ref_mod(struct bm_waiting_refs *refs, struct ref_head *head, int64_t by)
 {
+	BM_ASSERT(refs->losing >= loses(head));
 	refs->losing -= loses(head);
 	head->ref_mod += by;
 	refs->losing += loses(head);
@@ -315,6 +319,8 @@ static void delete_head(struct bm_waiting_refs *refs, struct ref_head *head)
 {
 	struct ref_head **link = &refs->head_table[head_slot(refs, head->bytenr)];
 
+	/* all that was taken and dropped was run, or took each other away */
+	BM_ASSERT(!head->adds.first && !head->drops.first && !head->ref_mod && refs->head_count);
 	while (*link != head)
 		link = &(*link)->hash_next;
 	*link = head->hash_next;
@@ -327,6 +333,7 @@ static void delete_ref(struct bm_waiting_refs *refs, struct delayed_ref *ref)
 {
 	struct delayed_ref **link = &refs->ref_table[ref_slot(refs, &ref->what)];
 
+	BM_ASSERT(refs->ref_count);
 	list_remove(ref);
 	while (*link != ref)
 		link = &(*link)->hash_next;

@@ -5,7 +5,6 @@ import zlib
 from pathlib import Path
 
 import corpus
-import lzallright
 import numpy as np
 import pytest
 import zstandard
@@ -15,8 +14,8 @@ from hypothesis import strategies as st
 
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.native.choice import select
+from btrfs_model.native.data import lzo1x_compress, sector_sums
 from btrfs_model.native.door import lib
-from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.volume.compression import decompress
@@ -48,7 +47,7 @@ def compress(kind: int, data: bytes, sector: int = SECTOR) -> bytes:
         for at in range(0, len(data), sector):
             if sector - len(body) % sector < 4:
                 body += bytes(sector - len(body) % sector)
-            segment = lzallright.LZOCompressor().compress(data[at : at + sector])
+            segment = lzo1x_compress(data[at : at + sector])
             body += len(segment).to_bytes(4, "little") + segment
         body[:4] = len(body).to_bytes(4, "little")
         packed = bytes(body)

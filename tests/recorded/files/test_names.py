@@ -144,7 +144,7 @@ def test_parquet_has_text(
     image: Path, tmp_path: Path, arguments: list[object], paths: list[str]
 ) -> None:
     command, *rest = arguments
-    run(command, image, *rest, "--parquet", tmp_path / "table.parquet")
+    run(command, image, *rest, "--out", tmp_path / "table.parquet")
     table = pd.read_parquet(tmp_path / "table.parquet")
     assert table["path"].tolist() == paths
     assert all(kind == "uint64" for name, kind in table.dtypes.items() if name != "path")

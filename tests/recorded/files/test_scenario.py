@@ -159,7 +159,7 @@ def test_the_first_call_that_waits_for_room(name: str, monkeypatch: pytest.Monke
     """What all calls before it reserved is the kernel's, so this one is."""
     scenario = load_scenario(corpus.path(f"send/random/{name}", "ops.jsonl.zst"))
     at, waited = "", []
-    monkeypatch.setattr(space_info, "_make_room", lambda fs, size, share: waited.append(at))
+    monkeypatch.setattr(space_info, "make_room", lambda fs, size, steal: waited.append(at))
 
     def begin(step: str) -> None:
         nonlocal at
@@ -353,7 +353,7 @@ def test_modes_of_fallocate(tmp_path: Path, mode: int, number: int | str) -> Non
         (["receive", "none"], "receive none: .* there is no subvolume 'none'"),
         (["chown", "", -2, 0], "chown .* Invalid argument"),
         (["utimes", "", 2**100, 0], "utimes .* Invalid argument"),
-        (["mount", "frob"], "mount frob: mount option 'frob' is not modelled"),
+        (["mount", "frob"], "mount frob: mount option 'frob': a kernel refuses it"),
     ],
 )
 def test_whatever_fails_is_named_with_its_step(

@@ -38,7 +38,7 @@ REDUNDANT = [f"devices/{name}" for name in SPARE]
 
 @pytest.fixture(params=["c", "python"])
 def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    with bm.use_kernels(request.param):
+    with bm.use_code(request.param):
         yield request.param
 
 

@@ -42,15 +42,16 @@ FORMULAS = corpus.PROJECT / "data" / "kernel" / "counts" / "FORMULAS.md"
 
 
 @pytest.mark.claim(
-    "fsyncs of a directory search trees as often as 5.10, 6.1 and 6.12 do, within 2 % or seven "
-    "searches, for 200, 1,000 and 10,000 files; 5.10 itself varies by 2 %."
+    "fsyncs of a directory search trees as often as 5.10, 6.1 and 6.12 do, within 2.5 % or ten "
+    "searches, for 200, 1,000 and 10,000 files; 5.10 itself varies by 2 %. That counts how "
+    "log_new_dir_dentries() goes through new names: once more for each in 6.12."
 )
 @pytest.mark.parametrize("files", [200, 1000, 10_000])
 @pytest.mark.parametrize("kernel", ["v5.10.46", "v6.1.176", "v6.12.101"])
 def test_searches_of_fsyncs_are_those_of_kernels(kernel: str, files: int) -> None:
     column = ["v5.10.46", "v6.1.176", "v6.12.101"].index(kernel)
     sections = FORMULAS.read_text().split("\n## ")
-    with log_dir.build(files) as fs:
+    with log_dir.build(files, worker=True) as fs:
         fs.behaviour = Behaviour.parse(kernel)
         for which in FSYNCS:
             if which > 1:
@@ -63,7 +64,7 @@ def test_searches_of_fsyncs_are_those_of_kernels(kernel: str, files: int) -> Non
             )
             counts = map(int, row.split("|")[2 + column].split())
             recorded = dict(zip([200, 1000, 10_000], counts, strict=True))[files]
-            assert work["btrfs_search_slot"] == pytest.approx(recorded, rel=0.02, abs=7)
+            assert work["btrfs_search_slot"] == pytest.approx(recorded, rel=0.025, abs=10)
 
 
 # --------------------------------------------------------------------------------- the figures --
@@ -91,7 +92,7 @@ def test_logs_are_laid_out_as_kernels_without_a_companion_did(quick: pd.DataFram
     """Leaves and nodes of both sides, as of kernels that insert entries one by one."""
     plain = "v5.16 - log-bulk-insert"
     table = bm.replay(
-        "log-dir", "quick", kernel_before=plain, kernel_after=f"{plain} + log-dir-index-only"
+        "log-dir", "quick", behaviour_before=plain, behaviour_after=f"{plain} + log-dir-index-only"
     )
     rows = [row for row in recorded("log-dir")["rows"]
             if row["side"] != NOW.name and row["quantity"] in LAID_OUT
@@ -133,7 +134,7 @@ def test_no_fsync_is_a_commit(quick: pd.DataFrame) -> None:
 
 
 def test_other_kernels_and_the_files(tmp_path: Path) -> None:
-    done = run("log-dir", 0.0001, kernel_before="v5.10", kernel_after="v6.1")
+    done = run("log-dir", 0.0001, behaviour_before="v5.10", behaviour_after="v6.1")
     assert [side.behaviour for side in done.sides] == ["v5.10", "v6.1"]
     assert all(one.measured is None and one.reported is None for one in done.outcome.figures)
     report.write([done], tmp_path)
@@ -146,7 +147,7 @@ def test_other_kernels_and_the_files(tmp_path: Path) -> None:
 def small_replay() -> tuple[list[object], dict[str, int]]:
     with bm.counting() as work:
         done = run("log-dir", 0.002)
-    return [*done.outcome.figures, done.outcome.evidence["sizes"]], dict(work)
+    return [*done.outcome.figures, done.outcome.evidence], dict(work)
 
 
 def test_smaller_sizes_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,21 +4,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import corpus
 import pytest
 from live import beside_the_kernel, mounted
+from log_beside import Beside, in_the_model
 
 import btrfs_model as bm
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cli import run as run_cli
+from btrfs_model.mount.live_inode import InodeFields
+from btrfs_model.mount.log import log_inode
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.native.choice import select
+from btrfs_model.native.choice import Choice, select
+from btrfs_model.ondisk import items
+from btrfs_model.ondisk.items import InodeExtref
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.layout import Payload
 from btrfs_model.patches import Patch
+from btrfs_model.volume.filesystem import Filesystem
 
 CHAIN = (
     "v5.16 - log-bulk-insert",
@@ -199,3 +207,113 @@ def _fsync_after_rmdir(behaviour: str) -> str:
         fs.sync()
         fs.rmdir("d/gone")
         return fs.fsync("d")
+
+
+NEW_NAMES: dict[str, list[list[object]]] = {
+    "a name in a new directory": [
+        ["mkdir", "n"], ["write", "f", 0, 9, 1], ["fsync", "f"], ["link", "f", "n/g"],
+        ["fsync", ""],
+    ],
+    "moved out of an old directory": [
+        ["write", "a/f", 0, 9, 1], ["fsync", "a/f"], ["rename", "a/f", "b/f"], ["fsync", "b"],
+        ["fsync", "a"],
+    ],
+    "renamed beside what came after": [
+        ["chown", "a/f", 0, 5], ["fsync", "a/f"], ["rename", "a/f", "a/o"], ["create", "g"],
+        ["fsync", ""], ["fsync", "a"],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.claim(
+    "With log-new-name-unsynced an fsync of a directory that a new name had logged syncs the log, "
+    "and without it does nothing; every stable preset from 6.1.176 on has it."
+)
+@pytest.mark.parametrize(
+    ("behaviour", "there"),
+    [
+        ("v6.1", False), ("v6.12", False), ("v6.17", False),
+        ("v6.18 - log-new-name-unsynced", False),
+        ("v6.1.176", True), ("v6.1.192", True), ("v6.12.101", True), ("v6.18", True),
+        ("v6.18.44", True), ("v6.12 + log-new-name-unsynced", True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("case", NEW_NAMES)
+def test_an_fsync_after_a_new_name(case: str, behaviour: str, there: bool, tmp_path: Path) -> None:
+    """What the names of a logged inode bring into the log is not synced with it."""
+    before = [["mkdir", "a"], ["mkdir", "b"], ["create", "f"], ["create", "a/f"], ["sync"]]
+    scenario = Beside([*before, *NEW_NAMES[case], ["crash"]]).scenario
+    ran = in_the_model(scenario, tmp_path / "crash", behaviour, size=128 << 20)
+    assert (ran.synced[-1] == "log") is there
+    with bm.open(tmp_path / "crash") as crashed, bm.replay_log(crashed) as after:
+        paths = set(after.listing(5)["path"])
+        assert not there or {"n", "n/g"} <= paths or "a/o" in paths or "b/f" in paths
+        assert bm.check(after) == []
+
+
+@pytest.mark.claim(
+    "A logged inode has a time of creation with log-otime, and none without it: in the recorded "
+    "logs of 6.1.176, 6.12.101, 6.18.44 and 5.10.46, and in those of the model."
+)
+@pytest.mark.parametrize(
+    ("behaviour", "folder"),
+    [("v5.10.46", "5.10"), ("v6.1.176", "6.1"), ("v6.12.101", "6.12"), ("v6.18.44", "6.18")],
+)
+@pytest.mark.parametrize("kernels", ["c", "python"])
+def test_times_of_creation_in_logs(
+    behaviour: str, folder: str, kernels: Choice, tmp_path: Path
+) -> None:
+    with Filesystem.open(corpus.image(f"log/nd/nd_20_5/{folder}/crash1.img.zst")) as fs:
+        kernel = times_of_creation(fs)
+    with select(kernels), bm.create(128 << 20) as fs:
+        fs.behaviour = Behaviour.parse(behaviour)
+        fs.create_files("", [f"f{i}" for i in range(9)])
+        fs.mkdir("d")
+        fs.write("f3", 0, b"x" * 9000)
+        fs.sync()
+        fs.create_files("d", [f"n{i}" for i in range(9)])
+        fs.write("f3", 0, b"y" * 5000)
+        assert [fs.fsync("d"), fs.fsync("f3")] == ["log"] * 2
+        fs.save_crash(tmp_path / "crash")
+    with Filesystem.open(tmp_path / "crash") as fs:
+        assert len(times_of_creation(fs)) == 1 + 9 + 1
+        assert {bool(one) for one in times_of_creation(fs)} == {bool(one) for one in kernel}
+        assert set(kernel) == {0} or 0 not in kernel
+
+
+def times_of_creation(fs: Filesystem) -> list[int]:
+    return [
+        InodeFields.unpack(item.data).otime
+        for item in fs.log_trees[5].items()
+        if item.key.type == ItemType.INODE_ITEM
+    ]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_names_are_looked_at_once_in_an_fsync(
+    committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is logged for each of its new names in a directory, with all names each time."""
+    count = 200
+    looked_at: list[bytes] = []
+
+    def each(key: tuple[int, int, int], payload: Payload) -> Iterator[InodeExtref]:
+        for ref in items.each_inode_name(key, payload):
+            looked_at.append(ref.name)
+            yield ref
+
+    monkeypatch.setattr(log_inode, "each_inode_name", each)
+    with bm.create(128 << 20) as fs, bm.counting() as work:
+        fs.create("g")
+        if committed:
+            fs.create("base")
+        fs.sync()
+        if not committed:
+            fs.create("base")
+        for i in range(count):
+            fs.link("base", f"l{i}")
+        fs.link("g", "g2")
+        logged = work["btrfs_log_inode"]
+        assert fs.fsync("g") == "log"
+        assert work["btrfs_log_inode"] - logged > count
+        assert len(looked_at) < 2 * count

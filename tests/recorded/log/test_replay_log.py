@@ -203,12 +203,12 @@ def test_twins_replay_the_same():
     for name in few(11):
         with replay(name) as ours:
             want = {tree: items_of(ours, tree) for tree in ours.trees}
-        bm.use_kernels("python")
+        bm.use_code("python")
         try:
             with replay(name) as ours:
                 assert {tree: items_of(ours, tree) for tree in ours.trees} == want
         finally:
-            bm.use_kernels("c")
+            bm.use_code("c")
 
 
 def test_replayed_filesystem_can_be_changed_further(tmp_path):
@@ -277,7 +277,10 @@ def test_log_is_refused_unless_it_is_to_be_replayed():
     path = corpus.image(CRASH)
     with pytest.raises(bm.errors.UnsupportedError, match="must be replayed first"):
         WritableFilesystem.load(path)
-    with WritableFilesystem.load(path, replay="v6.18") as fs, replay(CRASH, "v6.18") as other:
+    with (
+        WritableFilesystem.load(path, replay_behaviour="v6.18") as fs,
+        replay(CRASH, "v6.18") as other,
+    ):
         assert items_of(fs, 5) == items_of(other, 5)
         assert fs.path == str(path)
 

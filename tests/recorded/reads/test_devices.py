@@ -26,8 +26,7 @@ from btrfs_model.cost.device import Device, Disk, Flash, build, load, names, rea
 from btrfs_model.cost.seek import seek_times
 from btrfs_model.cost.simulate import ios, simulate, steps
 from btrfs_model.native.device import STEP_FIELDS
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault
+from btrfs_model.native.door import ffi, lib, new_fault
 from btrfs_model.volume.filesystem import Filesystem
 
 DISKS = [name for name in names() if read_file(name)["kind"] == "disk"]
@@ -744,7 +743,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert total["reads"] == str(len(table))
     assert json.loads(run(*chosen, "--total", "--json"))["seeks"] == table.attrs["seeks"]
     written = tmp_path / "reads.parquet"
-    assert run(*chosen, "--parquet", str(written)) == ""
+    assert run(*chosen, "--out", str(written)) == ""
     pd.testing.assert_frame_equal(pd.read_parquet(written), table.reset_index())
     listed = dict(line.split("\t") for line in run("--devices").splitlines())
     assert list(listed) == names()

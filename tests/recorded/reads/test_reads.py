@@ -380,7 +380,7 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     start = tmp_path / "cached"
     start.write_text("".join(f"{address:#x}\n" for address in some))
     written = tmp_path / "reads.parquet"
-    assert run(*incremental, "--cached", str(start), "--parquet", str(written)) == ""
+    assert run(*incremental, "--cached", str(start), "--out", str(written)) == ""
     pd.testing.assert_frame_equal(pd.read_parquet(written), cached.reset_index())
     text = run("snap1", "--readdir", ".")
     assert text.splitlines()[0].split("\t") == ["sequence", *listed.columns]
@@ -393,7 +393,7 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
         assert "Invalid value for --cached: not an address" in capsys.readouterr().err
     for wrong in (
         ["snap1", "--readdir", ".", "-p", "snap2"],
-        ["snap1", "--json", "--parquet", str(written)],
+        ["snap1", "--json", "--out", str(written)],
     ):
         assert run_cli(["reads", image, *wrong]) == 2
     assert run_cli(["reads", image, "snap9"]) == 1
@@ -433,3 +433,41 @@ def test_table_is_plain() -> None:
         table = bm.reads(fs, fs.subvolume_ids[-1])
     assert list(table.columns[:4]) == ["logical", "physical", "level", "kind"]
     assert [table[name].dtype for name in ("logical", "physical", "level")] == [np.int64] * 3
+
+
+@pytest.mark.claim("`reads -p` has the reads of `btrfs send -p`: the parent is a clone source too.")
+def test_parent_is_a_clone_source() -> None:
+    with bm.create("256M", nodesize=4096) as fs:
+        fs.write_files("", [f"f{number}" for number in range(20)], b"a" * 4096)
+        fs.snapshot("", "snap1")
+        fs.sync()
+        fs.write_files("", [f"g{number}" for number in range(400)], b"b" * 4096)
+        fs.snapshot("", "snap2")
+        fs.sync()
+
+        def read(parent: str | None, clones: list[str] | None) -> list[int]:
+            table = bm.reads(fs, "snap2", parent=parent, clone_sources=clones)
+            return list(table["logical"])
+
+        assert read("snap1", None) == read("snap1", ["snap1"])
+        assert len(read("snap1", None)) > len(read("snap1", []))
+        assert read(None, None) == read(None, [])
+        with pytest.raises(ValueError, match="go with a send"):
+            bm.reads(fs, "snap2", readdir="", clone_sources=["snap1"])
+
+
+def test_send_with_a_parent_is_that_of_btrfs_send() -> None:
+    with bm.create("256M") as fs:
+        fs.create("g")
+        fs.write("g", 0, b"y" * 65536)
+        fs.snapshot("", "old")
+        fs.create("copy")
+        fs.clone_range("g", "copy", 0, 0, 65536)
+        fs.unlink("g")
+        fs.sync()
+        fs.snapshot("", "new")
+        fs.sync()
+        sent = bm.send(fs, "new", "old")
+        assert sent.commands["clone"] == 1
+        assert sent.data == bm.send(fs, "new", "old", ["old"]).data
+        assert "clone" not in bm.send(fs, "new", "old", ()).commands

@@ -12,9 +12,9 @@ from btrfs_model.native.door import lib
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.stream import STREAM_HEADER
 from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.questions.send.causes import CAUSES, CAUSES_BY_NAME
 from btrfs_model.questions.send.explain import summaries
 from btrfs_model.questions.send.ioctl import send
-from btrfs_model.reference.send.causes import CAUSES, CAUSES_BY_NAME
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.volume.compare import compare_trees
 from btrfs_model.volume.filesystem import Filesystem

@@ -15,7 +15,7 @@ ONE_DEVICE = [name for name in corpus.cases("features") if corpus.case(name)["de
 
 @pytest.fixture(params=["c", "python"])
 def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    with bm.use_kernels(request.param):
+    with bm.use_code(request.param):
         yield request.param
 
 

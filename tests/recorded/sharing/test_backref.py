@@ -20,21 +20,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btrfs_model.backref import api as br
+from btrfs_model.backref.walk import BackrefWalk
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.kernels.inside import ioctls
 from btrfs_model.kernels.native import why_not
 from btrfs_model.native.choice import Choice, select
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.door import ffi, lib, new_fault, raise_fault
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawExtentItem, RawFileExtent
 from btrfs_model.reference.backref import iterate_extent_inodes as walk_up
 from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
-from btrfs_model.reference.backref_refs import BackrefWalk
-from btrfs_model.reference.ctree import block_key, item_data
+from btrfs_model.volume.ctree import block_key, item_data
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image

@@ -222,7 +222,7 @@ def both_kernels(
     """Run C and Python, twice each: rows, work and reads are the same."""
     found = []
     for choice in ("c", "python"):
-        with bm.use_kernels(choice):
+        with bm.use_code(choice):
             one = Fiemap(fs, root, file, behaviour=behaviour)
             for _ in range(2):
                 if cold:

@@ -27,7 +27,6 @@ from btrfs_model.experiments.workloads.fiemap_shared import (
     KERNELS,
     build,
     rewrite,
-    scaled,
     walks_along,
     walks_of_a_call,
 )
@@ -52,7 +51,7 @@ def built() -> pd.DataFrame:
 
 
 def small(extents: int = 1600) -> WritableFilesystem:
-    return build(scaled(extents / 327_680), lambda _: None)
+    return build(load("fiemap-shared").scaled(extents / 327_680))
 
 
 # --------------------------------------------------------------------------------- the figures --
@@ -133,7 +132,7 @@ def test_the_message_is_set_beside_the_full_scale() -> None:
 
 
 def test_other_kernels() -> None:
-    table = bm.replay("fiemap-shared", "quick", kernel_before="v5.16", kernel_after="v6.18")
+    table = bm.replay("fiemap-shared", "quick", behaviour_before="v5.16", behaviour_after="v6.18")
     assert set(table.side) == {"before", "after"}
     assert table.measured.isna().all()
     assert value(table, "before", "btrfs_get_extent", cache="cached") > 1600

@@ -229,7 +229,7 @@ def test_the_forest_has_the_blocks_of_its_trees(name: str) -> None:
 def test_python_and_c_are_equal(name: str) -> None:
     found = []
     for kernels in ("c", "python"):
-        with bm.use_kernels(kernels):
+        with bm.use_code(kernels):
             fs = opened(name)
             root = fs.subvolume_ids[-1]
             inode = next(i for i in range(257, 400) if len(bm.extents(fs, root, i)))
@@ -447,16 +447,16 @@ def test_commands(capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Any) -> 
     header, first, *_ = lines(capsysbinary, "extents", image, 5, "foobar", "--references")
     assert header.split("\t")[:4] == ["disk_bytenr", "root", "inode", "offset"]
     assert first.split("\t")[1] == "5"
-    lines(capsysbinary, "extents", image, 5, "foobar", "--parquet", out)
+    lines(capsysbinary, "extents", image, 5, "foobar", "--out", out)
     pd.testing.assert_frame_equal(
         pd.read_parquet(out), bm.extents(fs, 5, "foobar"), check_dtype=False
     )
-    lines(capsysbinary, "du", image, "--parquet", out)
+    lines(capsysbinary, "du", image, "--out", out)
     pd.testing.assert_frame_equal(pd.read_parquet(out), bm.du(fs), check_dtype=False)
     header, *rows = lines(capsysbinary, "du", image, "snap1")
     assert header.split("\t")[:3] == ["id", "path", "files"]
     assert len(rows) == 1
     assert lines(capsysbinary, "inode-resolve", image, "snap1", 257) == ["foobar"]
-    assert run(["du", str(image), "--json", "--parquet", str(out)]) == 2
+    assert run(["du", str(image), "--json", "--out", str(out)]) == 2
     assert run(["du", str(image), "no such subvolume"]) == 1
     assert run(["inode-resolve", str(image), "5", "999"]) == 1

@@ -20,6 +20,7 @@ import btrfs_model as bm
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, UnsupportedError
 from btrfs_model.native.choice import select
 from btrfs_model.native.items import InodeReducer, KnownLeaves
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM, ROOT_ITEM
@@ -28,7 +29,7 @@ from btrfs_model.questions.check.items import screen
 from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.space import Coverage
 from btrfs_model.questions.dumptree.statistics import tree_stats
-from btrfs_model.reference.blocks import HEADER, ITEM
+from btrfs_model.volume.blocks import HEADER, ITEM
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Item
@@ -376,6 +377,22 @@ def test_device_extent(broken: Broken) -> None:
     expect(broken, "tree 3", "is no device extent")
 
 
+@pytest.mark.claim("Compressed data of an inode that does without checksums are found.")
+def test_compressed_data_without_checksums() -> None:
+    with bm.create("128M") as fs:
+        fs.set_mount_options("compress=zstd")
+        fs.create("f")
+        fs.write("f", 0, b"a" * 100_000)
+        fs.sync()
+        assert not check(fs)
+        inode = fs.hold("f")
+        inode.item.flags |= InodeFlag.NODATASUM
+        fs.chmod("f", 0o600)
+        fs.sync()
+        (found,) = check(fs)
+        assert "compressed data of an inode without checksums" in str(found)
+
+
 def test_checksums_of_no_data(broken: Broken) -> None:
     item = find(broken, 7, T.EXTENT_CSUM)
     head = item_head(item.slot)
@@ -690,7 +707,11 @@ def test_relocation_tree_of_no_subvolume() -> None:
     root = find(broken, 1, T.ROOT_ITEM, lambda i: i.key.objectid == 2**64 - 8)
     assert root.key.offset == 5
     broken.write(root.block, item_head(root.slot) + 9, struct.pack("<Q", 4))
-    expect(broken, "(TREE_RELOC ROOT_ITEM 4)", "relocation tree of tree 4, which is no subvolume")
+    expect(
+        broken,
+        "(TREE_RELOC ROOT_ITEM DEV_TREE)",
+        "relocation tree of tree 4, which is no subvolume",
+    )
 
 
 def test_checksums_that_go_on_in_the_next_chunk(tmp_path: Path) -> None:

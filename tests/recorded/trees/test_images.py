@@ -34,7 +34,7 @@ def test_python_reads_the_same_trees(name: str) -> None:
             assert sum(block.nritems for block in blocks if not block.level) == len(columns["size"])
             if len(columns["size"]) > TWIN_ITEMS:
                 continue
-            with bm.use_kernels("python"), counting() as counted_by_twin:
+            with bm.use_code("python"), counting() as counted_by_twin:
                 twin_columns, twin_blocks = tree.scan(), tree.blocks()
             assert blocks == twin_blocks, objectid
             for column, values in columns.items():

@@ -34,27 +34,23 @@ SCATTER = json.loads((corpus.PROJECT / "data/workloads/layout.json").read_text()
 MIB = 1 << 20
 
 
-def silent(_: str) -> None:
-    pass
-
-
 def utimes(files: int) -> Build:
     return lambda: send_utimes.build(files)
 
 
 def same_files(files: int, size: int) -> Build:
     source = Input(None, "snap1", 1.0, {"files": files, "file_bytes": size})
-    return lambda: send_truncate.build(source, silent)
+    return lambda: send_truncate.build(source)
 
 
 def shared(extents: int) -> Build:
-    full = fiemap_shared.INPUTS[-1].parameters["extents"]
-    return lambda: fiemap_shared.build(fiemap_shared.scaled(extents / full), silent)
+    source = fiemap_shared.WORKLOAD.scaled(extents / 327_680)
+    return lambda: fiemap_shared.build(source)
 
 
 def inline(files: int, jobs: int = 4) -> Build:
     source = Input(None, "snap1", 1.0, {"files": files, "jobs": jobs, "file_bytes": 2000})
-    return lambda: send_readahead.build(source, silent)
+    return lambda: send_readahead.build(source)
 
 
 def directory(files: int, mib: int) -> Build:

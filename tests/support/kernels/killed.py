@@ -38,14 +38,14 @@ def left_behind(imports: str, kernel: str, folder: Path, *, busy: bool = False) 
     left = list(map(Path, process.stdout.readline().split()))
     assert len(left) == 3
     assert all(one.exists() for one in left)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while busy and not (left[0] / "busy").exists() and time.monotonic() < end:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdin.close()
     process.stdout.close()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while any(one.exists() for one in left) and time.monotonic() < end:
         time.sleep(0.01)
     return [one for one in left if one.exists()]

@@ -28,9 +28,9 @@ from btrfs_model.ondisk.items import (
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import DIR_ITEM, FILE_EXTENT_ITEM, INODE_EXTREF, INODE_REF
-from btrfs_model.reference import ctree
-from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Expect, image_block
-from btrfs_model.reference.ctree import Path
+from btrfs_model.volume import ctree
+from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, image_block
+from btrfs_model.volume.ctree import Path
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import MAX_KEY, MIN_KEY, Block, Tree
 

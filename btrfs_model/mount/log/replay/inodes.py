@@ -14,6 +14,7 @@ import stat
 from btrfs_model.mount.live_inode import InodeFields, LiveInode
 from btrfs_model.mount.log.replay.control import WalkControl
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.volume.tree import RawKey
 
 # Old kernels did not initialize the time of creation in a log: whatever is there stays as it is,
@@ -40,11 +41,13 @@ def read_one_inode(control: WalkControl, ino: int) -> LiveInode | None:
 def must_read_inode(control: WalkControl, ino: int) -> LiveInode:
     """Return an inode that the log relies on.
 
-    Raises OSError: EIO, with which kernels refuse to mount, where it is in neither tree.
+    Raises OSError: ENOENT (before log-replay-errno: EIO), with which kernels refuse to mount, where
+    it is in neither tree.
     """
     inode = read_one_inode(control, ino)
     if inode is None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), control.fs.path)
+        number = errno.ENOENT if Patch.LOG_REPLAY_ERRNO in control.behaviour else errno.EIO
+        raise OSError(number, os.strerror(number), control.fs.path)
     return inode
 
 

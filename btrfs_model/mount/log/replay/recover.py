@@ -24,6 +24,7 @@ from btrfs_model.mount.log.replay.deletes import fixup_inode_link_counts
 from btrfs_model.mount.log.replay.logged import LogTree, read_logs
 from btrfs_model.mount.log.replay.walk import walk_log_tree
 from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.free_space_ctl import FreeSpaceCtl, free_space_of
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -37,6 +38,7 @@ def recover_log_trees(fs: Mount, behaviour: Behaviour) -> None:
 
     Raises CorruptImageError: for a log that is damaged or contradicts the filesystem, with the
     tree, block and slot.
+    Raises OSError: EINVAL for one that kernels refuse; see :class:`_FreeSpace`.
     """
     logs = read_logs(fs)
     if logs:
@@ -70,8 +72,11 @@ def _pin(fs: Mount, logs: list[LogTree]) -> set[tuple[int, int]]:
     Returns address and length of the data extents that the extent tree does not have yet.
     """
     excluded = set()
+    caches = _FreeSpace(fs) if fs.image.superblock.has_incompat("MIXED_GROUPS") else None
     for log in logs:
         for block in log.blocks:
+            if caches:
+                caches.remove(block, fs.nodesize)
             _occupy(fs, block, fs.nodesize, Fault(0, int(ObjectId.TREE_LOG), block))
         for item in log.items:
             if item.key[1] != ItemType.EXTENT_DATA or not log.subvolume:
@@ -84,11 +89,46 @@ def _pin(fs: Mount, logs: list[LogTree]) -> set[tuple[int, int]]:
             if isinstance(extent, InlineExtent) or not extent.disk_bytenr:
                 continue
             found = (extent.disk_bytenr, extent.disk_num_bytes)
+            if caches:
+                caches.remove(*found)
             key = (found[0], ItemType.EXTENT_ITEM, found[1])
             if found not in excluded and fs.writer.get(ObjectId.EXTENT_TREE, key) is None:
                 _occupy(fs, *found, place)
                 excluded.add(found)
     return excluded
+
+
+class _FreeSpace:
+    """The free space of all block groups as the mounting kernel has it, each when it is asked for.
+
+    What an extent tree has is no free space. Where groups mix, a kernel takes away from it every
+    extent that a log names (``btrfs_exclude_logged_extents()``), also one that is there already, as
+    that of a clone. Where that lies in a bitmap the replay ends (``remove_from_bitmap()``).
+    """
+
+    def __init__(self, fs: Mount) -> None:
+        self._fs = fs
+        self._found: dict[int, FreeSpaceCtl] = {}
+
+    def remove(self, start: int, length: int) -> None:
+        """Take an extent away.
+
+        Raises OSError: EINVAL, where the kernel does not mount.
+        """
+        fs = self._fs
+        group = next((group for group in fs.writer.groups()
+                      if group.start <= start < group.start + group.length), None)  # fmt: skip
+        if group is None:
+            return
+        if group.start not in self._found:
+            self._found[group.start] = free_space_of(fs, group)
+        try:
+            self._found[group.start].remove(start, length)
+        except OSError as error:
+            where = f"{fs.path}: the log names the extent at {start}, which is not free"
+            raise OSError(
+                error.errno, f"{where}, and kernels refuse that: {error.strerror}"
+            ) from None
 
 
 def _occupy(fs: Mount, start: int, length: int, place: Fault) -> None:

@@ -196,9 +196,16 @@ def entries_to_log(fs: Mount, directory: LiveInode) -> npt.NDArray[Any]:
     """Return the entries in the log that are new, and the directories.
 
     Returns rows of :data:`~btrfs_model.native.items.ENTRY`, in the order in which
-    ``log_new_dir_dentries()`` has them.
+    ``log_new_dir_dentries()`` has them: it searches for the next one behind each.
     """
     # both kinds were logged before log-dir-index-only, and one is enough to find the inodes
     kind = _DIR_INDEX if Patch.LOG_DIR_INDEX_ONLY in fs.behaviour else _DIR_ITEM
     log = fs.writer.tree(log_tree_id(directory.root))
-    return _new_entries(fs, log.scan((directory.ino, kind, 0), (directory.ino, kind, U64_MAX)))
+    there = log.scan((directory.ino, kind, 0), (directory.ino, kind, U64_MAX))
+    found = _new_entries(fs, there)
+    work, searches = current(), len(found) + 1
+    work.count("btrfs_search_forward", searches)
+    work.count("read_block_for_search", searches * log.level)
+    work.count("log_entries_visited", len(there["size"]))
+    work.count("log_dentries_got", len(found))
+    return found

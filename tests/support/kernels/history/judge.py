@@ -367,7 +367,7 @@ def go_on(kernel: Kernel, image: Path, copy: Path, seed: str, compared: Compared
         if found_in(before):
             return False
     try:
-        fs = WritableFilesystem.load(copy, seed=1, behaviour=kernel.preset, replay=replay)
+        fs = WritableFilesystem.load(copy, seed=1, behaviour=kernel.preset, replay_behaviour=replay)
     except UnsupportedError as error:
         compared.refuse(error)
         return False

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command ``script``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from btrfs_model.base.sizes import size as parse_size
+from btrfs_model.cli.flags import (
+    Command,
+    behaviour_option,
+    device_option,
+    json_option,
+    machine_option,
+    output_option,
+)
+
+if TYPE_CHECKING:
+    from btrfs_model.cost.machine import Machine
+    from btrfs_model.scripts.answer import Line, Region
+    from btrfs_model.scripts.find import Found
+    from btrfs_model.scripts.run import ScriptResult
+
+
+def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for one in value:
+        name, equals, told = one.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{one!r} is not NAME=VALUE")
+        found[name] = told
+    return found
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model script measure.sh",
+        "btrfs-model script the.patch --show",
+        "btrfs-model script the.mail --commit 339d03542484",
+        "btrfs-model script measure.sh --device deskstar-7k500 -- 100000",
+    ),
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1)
+@behaviour_option()
+@click.option("--before", metavar="B", help="Run it on this kernel, and then on that of --after.")
+@click.option("--after", metavar="B", help="The other kernel.  [default: --behaviour]")
+@click.option("--commit", metavar="COMMIT",
+              help="Run it right before this commit of the table, and right after it.")  # fmt: skip
+@click.option("--show", is_flag=True, help="Print what was taken for the script, and run nothing.")
+@click.option("--number", default=0, metavar="N", help="Which script, where FILE has several.")
+@click.option("--size", default="100G", show_default=True, callback=_bytes, metavar="SIZE",
+              help="Of a device that comes into being when the script names it.")  # fmt: skip
+@click.option("--steps", default=100_000_000, show_default=True, metavar="N",
+              help="Commands that it may run.")  # fmt: skip
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="It begins in a copy of DIR in memory: what it sources is there.",
+)
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", callback=_variables,
+              help="An environment variable.")  # fmt: skip
+@device_option(
+    default="", help="What logs are written to; without it, no time is waited for a device."
+)
+@machine_option
+@output_option("Write an image of each filesystem there, as the script leaves it.", "DIR",
+               name="out")  # fmt: skip
+@json_option("Print one JSON object instead: output, times, comparison.")
+@click.pass_context
+def script(
+    context: click.Context, file: Path, arguments: tuple[str, ...], behaviour: str,
+    before: str | None, after: str | None, commit: str | None, show: bool, number: int, size: int,
+    steps: int, device: str, machine: str | None, out: Path | None, as_json: bool,
+    folder: Path | None, sets: dict[str, str],
+) -> None:  # fmt: skip
+    """Run a shell script on the model: that of a file, a mail, a patch or a commit message.
+
+    The script makes its filesystems itself (mkfs.btrfs, mount): a device comes into being when it
+    is named. Nothing of this machine is changed or seen: files outside of mounts are in memory, and
+    filters such as sed and awk see bytes alone. The clock goes on by what calls are predicted to
+    take, so `date` and `time` tell predictions.
+
+    What the script prints is printed. Then a table says what each part between two readings of the
+    clock takes, on both kernels with --before, and whether what the message shows as output is what
+    came. The exit status is that of the script.
+    """
+    from btrfs_model.cost.machine import chosen
+
+    one = _chosen(_found(file), number, file)
+    if show:
+        click.echo(one.text, nl=False)
+        return
+    costs = chosen(machine)
+    if commit is not None:
+        before, after = f"{commit}^", commit
+    sides = [(after or behaviour, True)]
+    if before is not None:
+        sides.insert(0, (before, False))
+    name = "script"
+    if folder is not None and not folder.is_dir():
+        raise click.UsageError(f"--folder {folder}: there is no such directory")
+    if folder is not None and file.resolve().is_relative_to(folder.resolve()):
+        name = str(file.resolve().relative_to(folder.resolve()))
+    results = [
+        _run(file, one, arguments, told=told and not as_json, behaviour=side, machine=costs,
+             size=size, steps=steps, device=device, folder=folder, name=name, variables=sets)
+        for side, told in sides
+    ]  # fmt: skip
+    if as_json:
+        _as_json(one, [str(side) for side, _ in sides], results, costs)
+    else:
+        _tables(one, [str(side) for side, _ in sides], results, costs)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for path, fs in results[-1].filesystems.items():
+            fs.save(out / (path.strip("/").replace("/", "-") + ".img"))
+    for result in results:
+        result.close()
+    context.exit(results[-1].status)
+
+
+def _found(file: Path) -> list[Found]:
+    from btrfs_model.base.errors import BtrfsModelError
+    from btrfs_model.scripts.find import scripts_in
+    from btrfs_model.shell.parse import parse
+
+    text = file.read_text("utf-8", "surrogateescape")
+    is_script = file.suffix in (".sh", ".bash")
+    try:
+        found = scripts_in(text, is_script=is_script)
+        if is_script:  # what bash refuses is told before anything runs
+            parse(found[0].text)
+    except BtrfsModelError as error:
+        raise BtrfsModelError(f"{file}: {error}") from error
+    return found
+
+
+def _chosen(found: list[Found], number: int, file: Path) -> Found:
+    if number:
+        if not 1 <= number <= len(found):
+            raise click.UsageError(f"{file} has {len(found)} scripts: --number 1 to {len(found)}")
+        return found[number - 1]
+    if len(found) > 1:
+        lines = ", ".join(f"{at} at line {one.line}" for at, one in enumerate(found, 1))
+        click.echo(f"{file} has {len(found)} scripts ({lines}): the first is taken, --number says "
+                   "another", err=True)  # fmt: skip
+    return found[0]
+
+
+def _run(
+    file: Path, one: Found, arguments: tuple[str, ...], *, told: bool, **chosen: Any
+) -> ScriptResult:
+    from btrfs_model.base.errors import BtrfsModelError
+    from btrfs_model.scripts.run import Writing
+    from btrfs_model.scripts.run import script as run
+    from btrfs_model.shell.parse import ShellSyntaxError
+    from btrfs_model.shell.state import ShellError
+
+    output = Writing(sys.stdout.buffer) if told else None
+    try:
+        return run(one.text, *arguments, output=output, **chosen)
+    except (ShellError, ShellSyntaxError) as error:
+        where = f"script from line {one.line}: " if one.line > 1 else ""
+        raise BtrfsModelError(f"{file}: {where}{error}") from error
+
+
+def _tables(one: Found, names: list[str], results: list[ScriptResult], costs: Machine) -> None:
+    from btrfs_model.scripts.answer import beside, compared, regions
+
+    sys.stdout.flush()
+    sides = [regions(result, costs) for result in results]
+    if any(sides):
+        click.echo(f"\nBetween readings of the clock, on {costs.name}:")
+    if len(sides) == 1:
+        for region in sides[0]:
+            click.echo(f"  {_where(region)}: {_told(region)} ({region.what})")
+    else:
+        for first, second, value in compared(*sides):
+            shown = (
+                "not told"
+                if value is None or value.untold
+                else (f"{value.value:.3g} times ({value.low:.3g} to {value.high:.3g})")
+            )
+            click.echo(f"  {_where(second)}: {_told(first)} on {names[0]}, {_told(second)} on "
+                       f"{names[1]}: {shown} ({second.what})")  # fmt: skip
+            if value is not None and value.untold:
+                click.echo(f"    {value.untold}")
+    for region in sides[-1]:
+        if region.uncounted:
+            click.echo(f"  {_where(region)}: without a cost, and in no time: "
+                       f"{', '.join(region.uncounted)}")  # fmt: skip
+    if one.printed:
+        _beside(beside(results[-1].output.decode(errors="replace"), one.printed))
+
+
+def _where(region: Region) -> str:
+    first, last = region.lines
+    return f"line {last}" if first == last else f"lines {first} to {last}"
+
+
+def _told(region: Region) -> str:
+    return "no time" if region.time is None else str(region.time)
+
+
+def _beside(lines: list[Line]) -> None:
+    same = sum(one.same for one in lines if one.shown is not None)
+    shown = sum(one.shown is not None for one in lines)
+    click.echo(f"\nOf {shown} lines that the message shows, {same} are equal (times apart).")
+    for one in lines:
+        if not one.same and one.shown is not None:
+            click.echo(f"  shown:   {one.shown}")
+        elif not one.same and one.printed is not None:
+            click.echo(f"  printed: {one.printed}")
+
+
+def _as_json(one: Found, names: list[str], results: list[ScriptResult], costs: Machine) -> None:
+    from btrfs_model.scripts.answer import beside, regions
+
+    sides = []
+    for name, result in zip(names, results, strict=True):
+        sides.append({
+            "behaviour": name, "status": result.status,
+            "output": result.output.decode("utf-8", "surrogateescape"),
+            "regions": [{"lines": list(region.lines), "what": region.what,
+                         "time": region.time.as_dict() if region.time else None,
+                         "without_cost": list(region.uncounted)}
+                        for region in regions(result, costs)],
+        })  # fmt: skip
+    lines = beside(results[-1].output.decode(errors="replace"), one.printed)
+    click.echo(json.dumps({
+        "script": one.text, "line": one.line, "sides": sides,
+        "lines": [{"printed": line.printed, "shown": line.shown, "same": line.same}
+                  for line in lines] if one.printed else [],
+    }))  # fmt: skip

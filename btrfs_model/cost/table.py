@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Answers that are tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from btrfs_model.cost.answer import Answer, Cold, Waits
+
+if TYPE_CHECKING:
+    from btrfs_model.cost.device import Device
+
+
+class Table(Answer, pd.DataFrame):
+    """Rows that say how long it takes to get them: a DataFrame with the answer's work and time.
+
+    What is made of it, a selection or a copy, is a plain DataFrame.
+
+    Attributes
+    ----------
+    table : pandas.DataFrame
+        The rows alone.
+    """
+
+    _metadata = ["_work", "_again"]  # noqa: RUF012 (as pandas wants it)
+    _work: Callable[[], Mapping[str, int]]
+    _again: Callable[[], tuple[Mapping[str, int], Cold]]
+
+    @classmethod
+    def of(
+        cls,
+        rows: pd.DataFrame,
+        work: Callable[[], Mapping[str, int]],
+        again: Callable[[], tuple[Mapping[str, int], Cold]],
+    ) -> Table:
+        """Add to rows the work, and what asks for them again after a mount."""
+        made: Table = cls._from_mgr(rows._mgr, rows.axes)  # type: ignore[attr-defined]
+        made._work, made._again = work, again
+        made.attrs = rows.attrs
+        return made
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The rows alone."""
+        return pd.DataFrame(self)
+
+    @property
+    def work(self) -> Mapping[str, int]:  # type: ignore[override]
+        """How often each kernel function was called, by its name."""
+        return self._work()
+
+    def waiting(self, device: Device) -> tuple[Mapping[str, int], Waits]:
+        """See :class:`Answer`."""
+        work, cold = self._again()
+        return {**work, **cold.amounts}, cold.on(device).waits
+
+    def __reduce__(self) -> Any:
+        return self.table.__reduce__()

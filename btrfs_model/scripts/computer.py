@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The computer that a script runs on: devices, mounts, files, a clock, programs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import _TemporaryFileWrapper
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.base.counters import counting
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.device import Device as DiskModel
+from btrfs_model.cost.machine import Machine, NoCostError, predict
+from btrfs_model.mount.mount import START as MOUNT_START
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
+from btrfs_model.scripts.mounted import Mounted, MountedFile
+from btrfs_model.shell.state import UnknownError
+from btrfs_model.shell.streams import Null, Stream
+
+if TYPE_CHECKING:
+    from btrfs_model.shell.state import Builtin, Shell
+
+START: Final = MOUNT_START / 1e9
+"""Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""
+_DEVICE: Final = re.compile(
+    r"/dev/(?:sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|nvme\d+n\d+|nullb\d+|loop\d+|ram\d+|pmem\d+|"
+    r"mapper/[\w.-]+|md\d+|zram\d+|test\w*|scratch\w*|disk\w*|(?!fd/|shm/|pts/)[\w.-]+/[\w.-]+)"
+    r"(?:p?\d+)?"
+)
+_BUILTIN: Final = {"true", "false", "echo", "printf", "test", "[", "kill", "pwd"}
+"""Programs that bash has itself."""
+_FEATURES: Final = ("big_metadata", "compress_lzo", "compress_zstd", "default_subvol",
+                    "extended_iref", "free_space_tree", "metadata_uuid", "no_holes",
+                    "rmdir_subvol", "skinny_metadata", "supported_checksums")  # fmt: skip
+"""Files of ``/sys/fs/btrfs/features``."""
+_LINUX: Final = {"version": b"Linux version 6.18.0\n", "cpuinfo": b"processor\t: 0\n",
+                 "meminfo": b"MemTotal:        8000000 kB\n"}  # fmt: skip
+
+
+class StepsError(UnknownError):
+    """A script ran for more commands than it may."""
+
+
+@dataclass
+class Device:
+    """A block device.
+
+    Attributes
+    ----------
+    path : str
+        Its name.
+    size : int
+        Bytes.
+    filesystem : WritableFilesystem, optional
+        What mkfs made on it.
+    crashed : file, optional
+        What is on it after a crash, until it is mounted.
+    """
+
+    path: str
+    size: int
+    filesystem: WritableFilesystem | None = None
+    crashed: _TemporaryFileWrapper[bytes] | None = None
+    drops: bool = False
+    """Whether what is written is lost: `crashed` has what was written before."""
+
+
+@dataclass
+class Step:
+    """A call of a program on a filesystem: its work, and what it takes."""
+
+    line: int
+    what: str
+    seconds: float | None
+    work: dict[str, int]
+    waits: float = 0.0
+    """Nanoseconds of waiting for the device."""
+
+
+class Computer:
+    """What a script acts on.
+
+    Parameters
+    ----------
+    behaviour : Behaviour
+        The kernel.
+    costs : Machine
+        What work costs.
+    size : int
+        Of a device that comes into being when it is named, bytes.
+    steps : int
+        Commands that a script may run.
+    program : callable
+        Finds a program by its name.
+    disk : Device, optional
+        What logs are written to; without it nothing is waited for.
+    collects : bool
+        Whether files that loops make are made together.
+    """
+
+    def __init__(
+        self, behaviour: Behaviour, costs: Machine, *, size: int, steps: int,
+        program: Callable[[str], Callable[[Computer, Shell, list[str]], int] | None],
+        disk: DiskModel | None = None, collects: bool = True,
+    ) -> None:  # fmt: skip
+        self.collects = collects
+        self.behaviour, self.costs, self.size, self.disk = behaviour, costs, size, disk
+        self.left, self.program = steps, program
+        self.tree = Tree()
+        self.devices: dict[str, Device] = {}
+        self.mapped: dict[str, bool] = {}
+        """Devices of the device mapper: whether the table that was loaded loses writes."""
+        self.mounts: dict[str, Mounted] = {}
+        self.umask = 0o22
+        self.now = START
+        self.line = 0
+        self.steps: list[Step] = []
+        self.readings: list[tuple[int, float, int]] = []
+        self._cwd = "/root"
+        self._pipes = 0
+        self._last: Mounted | None = None
+        for folder in ("bin", "dev/mapper", "etc", "home", "mnt", "opt", "proc/sys/vm", "root",
+                       "mnt/x", "run", "sys/fs/btrfs/features", "tmp", "usr/bin",
+                       "var/tmp"):  # fmt: skip
+            self.tree.folders("/" + folder)
+        for name in ("null", "zero", "urandom", "random", "full", "tty"):
+            self.tree.make(f"/dev/{name}", stat.S_IFCHR | 0o666)
+        for name, data in _LINUX.items():
+            self.tree.make(f"/proc/{name}", stat.S_IFREG | 0o444, data=bytearray(data))
+        for name in _FEATURES:
+            self.tree.make(f"/sys/fs/btrfs/features/{name}", stat.S_IFREG | 0o444,
+                           data=bytearray(b"0\n"))  # fmt: skip
+        self.tree.make("/proc/mounts", stat.S_IFREG | 0o444, shown=self._mounts)
+        self.tree.make("/etc/fstab", stat.S_IFREG | 0o644)
+        self.tree.make("/dev/kmsg", stat.S_IFCHR | 0o644, changed=self.message)
+        self.messages: list[str] = []
+        self.tree.make("/proc/sys/vm/drop_caches", stat.S_IFREG | 0o200, changed=self._drop_caches)
+
+    def close(self) -> None:
+        """Give the memory of all filesystems back."""
+        for device in self.devices.values():
+            if device.filesystem is not None:
+                device.filesystem.close()
+
+    # --------------------------------------------------------------------------- the world --
+
+    @property
+    def cwd(self) -> str:
+        """The working directory."""
+        return self._cwd
+
+    def absolute(self, path: str) -> str:
+        """Return a path from the root on, without dots."""
+        if "/." not in path and "//" not in path and path.startswith("/"):
+            return path
+        joined = path if path.startswith("/") else posixpath.join(self._cwd, path)
+        found = posixpath.normpath(joined)
+        if found.startswith("//"):
+            found = found[1:]
+        return found + "/" if path.endswith("/") and found != "/" else found
+
+    def chdir(self, path: str) -> None:
+        """Change the working directory."""
+        seen = self.stat(path)
+        if seen is None:
+            raise fail(errno.ENOENT, path)
+        if not seen.is_dir:
+            raise fail(errno.ENOTDIR, path)
+        self._cwd = path.rstrip("/") or "/"
+
+    def step(self, line: int) -> None:
+        """Note that a command begins."""
+        self.line = line
+        self.left -= 1
+        if self.left < 0:
+            raise StepsError("the script ran for too many commands: --steps allows more")
+
+    def flush(self) -> None:
+        """Do what was collected."""
+        for mounted in self.mounts.values():
+            mounted.flush()
+
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        return self.now
+
+    def pipe(self, data: bytes) -> str:
+        """Return the path of a file that is read once (``<( )``)."""
+        self._pipes += 1
+        path = f"/dev/fd/{100 + self._pipes}"
+        self.tree.folders("/dev/fd")
+        self.tree.make(path, stat.S_IFIFO | 0o600, data=bytearray(data))
+        return path
+
+    def command(self, name: str) -> Builtin | None:
+        """Return a program."""
+        from btrfs_model.scripts.program import HelpAsked
+
+        if name.startswith(("/usr/", "/bin/", "/sbin/")):
+            name = posixpath.basename(name)
+        found = self.program(name)
+        if found is None and name in _BUILTIN:
+            return lambda shell, arguments: shell.builtins[name](shell, arguments)
+        if found is not None:
+            run = found
+
+            def called(shell: Shell, arguments: list[str]) -> int:
+                try:
+                    return run(self, shell, arguments)
+                except HelpAsked as asked:
+                    shell.write(str(asked))
+                    return 0
+
+            return called
+        if "/" in name and self.stat(self.absolute(name)) is not None:
+            return lambda shell, arguments: self._run_file(shell, name, arguments)
+        return None
+
+    def _run_file(self, shell: Shell, name: str, arguments: list[str]) -> int:
+        """Run a script that is a file."""
+        from btrfs_model.shell import compile as compiler
+
+        text = self.open(self.absolute(name), "r").read().decode("utf-8", "surrogateescape")
+        inner = shell.copy()
+        inner.name, inner.arguments = name, arguments
+        inner.values = {key: value for key, value in inner.values.items()
+                        if "x" in inner.marks.get(key, "")}  # fmt: skip
+        inner.functions = {}
+        return compiler.subshell(inner, compiler.script(text))
+
+    # ------------------------------------------------------------------------------- paths --
+
+    def place(self, path: str) -> tuple[Mounted, str] | None:
+        """Return the mount that an absolute path is in, and the path in it."""
+        last = self._last
+        if last is not None and path.startswith(last.prefix):
+            return last, path[len(last.prefix) :]
+        best = None
+        for where, mounted in self.mounts.items():
+            if (path == where or path.startswith(where + "/")) and (
+                best is None or len(where) > len(best.where)
+            ):
+                best = mounted
+        if best is None:
+            return None
+        if len(self.mounts) == 1:
+            self._last = best
+        return best, path[len(best.where) :].lstrip("/")
+
+    def stat(self, path: str, follow: bool = True) -> Stat | None:
+        """Return what stat says of a path; None where there is nothing."""
+        path = self.absolute(path)
+        found = self.place(path)
+        try:
+            if found is not None:
+                return found[0].stat(found[1], follow)
+            self._come_into_being(path)
+            return self.tree.stat(path, follow=follow)
+        except OSError:
+            return None
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory, in the order of readdir."""
+        path = self.absolute(path)
+        found = self.place(path)
+        if found is not None:
+            return found[0].listdir(found[1])
+        node = self.tree.find(path)
+        if not stat.S_ISDIR(node.mode):
+            raise fail(errno.ENOTDIR, path)
+        return list(node.names)
+
+    def open(self, path: str, mode: str, bits: int = 0o666) -> Stream:
+        """Open a file, which is made with some mode where it is written to."""
+        path = self.absolute(path)
+        found = self.place(path)
+        if found is not None:
+            return MountedFile(found[0], found[1], mode, bits & ~self.umask)
+        special = _SPECIAL.get(path)
+        if special is not None:
+            return special()
+        self._come_into_being(path)
+        try:
+            node = self.tree.find(path)
+        except OSError:
+            if mode in ("r",):
+                raise
+            node = self.tree.make(path, stat.S_IFREG | (bits & ~self.umask))
+        if stat.S_ISDIR(node.mode):
+            raise fail(errno.EISDIR, path)
+        return TreeFile(node, mode, self.time_ns)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file, as ``> path`` does; files of one directory are made together."""
+        found = self.place(path)
+        if found is not None:
+            found[0].put(found[1], data)
+        else:
+            self.open(path, "w").write(data)
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a file."""
+        return self.open(path, "r").read()
+
+    def time_ns(self) -> int:
+        """Return the time in nanoseconds."""
+        return int(self.now * 1e9)
+
+    def node(self, path: str) -> Node:
+        """Return a file that is on no filesystem of the model."""
+        path = self.absolute(path)
+        self._come_into_being(path)
+        return self.tree.find(path)
+
+    # ----------------------------------------------------------------------------- devices --
+
+    def _come_into_being(self, path: str) -> None:
+        if path.startswith("/dev/") and _DEVICE.fullmatch(path) and path not in self.devices:
+            self.add_device(path, self.size)
+        elif path.startswith("/usr/bin/"):
+            folder, name = self.tree.parent(path)
+            if name not in folder.names and (name in _BUILTIN or self.program(name) is not None):
+                self.tree.make(path, stat.S_IFREG | 0o755)
+
+    def add_device(self, path: str, size: int) -> Device:
+        """Make a blank device."""
+        try:
+            self.tree.find(path)
+        except OSError:
+            self.tree.folders(posixpath.dirname(path))
+            self.tree.make(path, stat.S_IFBLK | 0o660)
+        device = self.devices[path] = Device(path, size)
+        return device
+
+    def device(self, path: str) -> Device:
+        """Return a device, or a file that serves as one; OSError where there is none."""
+        path = self.absolute(path)
+        self._come_into_being(path)
+        if path in self.devices:
+            return self.devices[path]
+        seen = self.stat(path)
+        if seen is None:
+            raise fail(errno.ENOENT, path)
+        if self.place(path) is not None or not seen.is_file:
+            raise fail(errno.ENOTBLK, path)
+        device = self.devices[path] = Device(path, seen.size)
+        return device
+
+    def mounted_at(self, path: str) -> Mounted | None:
+        """Return what is mounted at a place, or from a device."""
+        path = self.absolute(path).rstrip("/") or "/"
+        if path in self.mounts:
+            return self.mounts[path]
+        return next((one for one in self.mounts.values() if one.source == path), None)
+
+    def mount(self, source: str, where: str, options: list[str]) -> None:
+        """Mount a device by its name; OSError or ValueError as mount(8) is refused."""
+        device = self.device(source)
+        where = self.absolute(where).rstrip("/") or "/"
+        seen = self.stat(where)
+        if seen is None:
+            raise fail(errno.ENOENT, where)
+        if not seen.is_dir:
+            raise fail(errno.ENOTDIR, where)
+        mounted = Mounted(device, self.absolute(source), where, self)
+        mounted.begin(options)
+        self.mounts[where] = mounted
+        self._last = None
+
+    def unmount(self, mounted: Mounted) -> None:
+        """Unmount: everything is committed, and no inode stays in memory."""
+        if (self._cwd + "/").startswith(mounted.where + "/"):
+            raise fail(errno.EBUSY, mounted.where)
+        if any(one is not mounted and one.where.startswith(mounted.where + "/")
+               for one in self.mounts.values()):  # fmt: skip
+            raise fail(errno.EBUSY, mounted.where)
+        mounted.end()
+        del self.mounts[mounted.where]
+        self._last = None
+
+    def crash(self) -> None:
+        """Lose what is not on the devices, and mount again what was mounted."""
+        before = list(self.mounts.values())
+        self.mounts, self._last = {}, None
+        for mounted in before:
+            mounted.crash()
+        if any((self._cwd + "/").startswith(one.where + "/") for one in before):
+            self._cwd = "/root"
+
+    def message(self, data: bytes) -> None:
+        """Keep what is written to the kernel's log."""
+        self.messages.append(data.decode(errors="replace").rstrip("\n"))
+
+    def _drop_caches(self, data: bytes) -> None:
+        if data.strip() not in (b"1", b"2", b"3", b"4"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self.flush()
+
+    def _mounts(self) -> bytes:
+        lines = [f"{one.source} {one.where} btrfs {one.shown()} 0 0\n"
+                 for one in self.mounts.values()]  # fmt: skip
+        return "".join(lines).encode()
+
+    # ------------------------------------------------------------------------------- times --
+
+    def region(self) -> None:
+        """Note that the clock is read: what came between two readings is a region."""
+        self.readings.append((self.line, self.now, len(self.steps)))
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[Step]:
+        """Count the work of a call, and let the clock go on by what it takes."""
+        step = Step(self.line, what, None, {})
+        with counting() as work:
+            yield step
+        step.work = {**work, **step.work}
+        try:
+            found = predict(self.costs, step.work, step.waits)
+            step.seconds = found.seconds
+            self.now += found.seconds
+        except NoCostError:
+            pass
+        self.steps.append(step)
+
+    def wait(self, step: Step, nanoseconds: float | Callable[[float], float]) -> None:
+        """Add what a call waits for the device."""
+        computed = step.seconds or 0.0
+        step.waits = nanoseconds(computed) if callable(nanoseconds) else nanoseconds
+        step.seconds = computed + step.waits / 1e9
+        self.now += step.waits / 1e9
+
+
+class _Zeros(Null):
+    """``/dev/zero``."""
+
+    endless = True
+
+    def read(self, size: int = -1) -> bytes:
+        """Read zeros; without a size there is no end."""
+        if size < 0:
+            raise UnknownError("/dev/zero has no end: read so many bytes of it (head -c, dd)")
+        return bytes(size)
+
+
+class _Random(Null):
+    """``/dev/urandom``: the same bytes in each run."""
+
+    endless = True
+
+    def __init__(self) -> None:
+        import random
+
+        self.chance = random.Random(0)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read some bytes."""
+        if size < 0:
+            raise UnknownError("/dev/urandom has no end: read so many bytes of it (head -c, dd)")
+        return self.chance.randbytes(size)
+
+
+class _Full(Null):
+    """``/dev/full``."""
+
+    def write(self, data: bytes) -> None:
+        """Fail."""
+        del data
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+_SPECIAL: Final[dict[str, Callable[[], Stream]]] = {
+    "/dev/null": Null, "/dev/zero": _Zeros, "/dev/urandom": _Random, "/dev/random": _Random,
+    "/dev/full": _Full, "/dev/tty": Null,
+}  # fmt: skip

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A filesystem of the model that is mounted, and its open files."""
+
+from __future__ import annotations
+
+import errno
+import stat
+import tempfile
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.base.counters import uncounted
+from btrfs_model.mount.names.lookup import find, is_read_only, may_write, read_link
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.ondisk.items import InlineExtent, file_extent
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.scripts.files import Stat, fail
+from btrfs_model.shell.streams import Stream
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.live_inode import LiveInode
+    from btrfs_model.scripts.computer import Computer, Device
+
+_SECTOR: Final = 512
+_BLOCK: Final = 4096
+_IGNORED: Final = {"rw", "noatime", "relatime", "nodiratime", "loop", "defaults", "strictatime",
+                   "exec", "suid", "dev", "nofail", "lazytime"}  # fmt: skip
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
+
+
+class CollectedError(Exception):
+    """Of files that were made together not all could be: their commands have to run one by one."""
+
+
+class Mounted:
+    """A mount.
+
+    Attributes
+    ----------
+    device, source, where
+        What is mounted, the name of its device that was told, and where.
+    top : str
+        The subvolume that is mounted, a path from the top of the filesystem.
+    """
+
+    def __init__(self, device: Device, source: str, where: str, computer: Computer) -> None:
+        self.device, self.source, self.where, self.computer = device, source, where, computer
+        self.prefix = where.rstrip("/") + "/"
+        self.top = ""
+        self.is_read_only = False
+        self.options: list[str] = []
+        self._folder = ""
+        self._names: list[str] = []
+        self._data = b""
+        self._mode = 0
+        self._known: set[str] = set()
+        self._known_of: str | None = None
+
+    @property
+    def fs(self) -> WritableFilesystem:
+        """The filesystem, with all that was collected."""
+        self.flush()
+        assert self.device.filesystem is not None
+        return self.device.filesystem
+
+    # ------------------------------------------------------------------------------ mounts --
+
+    def begin(self, options: list[str]) -> None:
+        """Mount; OSError or ValueError where mount(8) is refused."""
+        device, self.options = self.device, options
+        if device.crashed is not None:
+            self._recover()
+        if device.filesystem is None:
+            raise fail(errno.EINVAL, device.path)
+        kept = []
+        for one in options:
+            name, _, value = one.partition("=")
+            if name == "subvol":
+                self.top = value.strip("/")
+            elif name == "ro":
+                self.is_read_only = True
+            elif name not in _IGNORED and one:
+                kept.append(one)
+        if self.top and not find(device.filesystem, self.top).is_dir:
+            raise fail(errno.ENOENT, self.top)
+        device.filesystem.set_mount_options(",".join(kept))
+
+    def end(self) -> None:
+        """Unmount."""
+        if self.device.drops:
+            self.fs.close()
+            self.device.filesystem = None
+        else:
+            self.fs.remount()
+
+    def remount(self, options: list[str]) -> None:
+        """Change the options (``mount -o remount``)."""
+        kept = [one for one in options if one not in _IGNORED and one not in ("remount", "ro")]
+        self.is_read_only = "ro" in options or (self.is_read_only and "rw" not in options)
+        if kept:
+            self.fs.set_mount_options(",".join(kept))
+        else:
+            self.fs.sync()
+
+    def shown(self) -> str:
+        """Return the options as ``/proc/mounts`` shows them."""
+        access = "ro" if self.is_read_only else "rw"
+        told = self.fs.mount_options
+        return f"{access},relatime,{told}" if told else f"{access},relatime"
+
+    def crash(self) -> None:
+        """Keep what a crash would leave."""
+        fs = self.fs
+        if not self.device.drops:
+            self.keep()
+        fs.close()
+        self.device.filesystem = None
+
+    def keep(self) -> None:
+        """Keep what is on the device now."""
+        self.device.crashed = tempfile.NamedTemporaryFile(prefix="script-")  # noqa: SIM115
+        self.fs.save_crash(self.device.crashed.name)
+
+    def _recover(self) -> None:
+        """Load what a crash left; a mount replays the log."""
+        assert self.device.crashed is not None
+        behaviour = self.computer.behaviour
+        with self.device.crashed as file:
+            self.device.filesystem = WritableFilesystem.load(
+                file.name, behaviour=behaviour, replay_behaviour=behaviour)  # fmt: skip
+        self.device.crashed = None
+
+    # -------------------------------------------------------------------- made in one call --
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file; new files of a directory with the same bytes are made together."""
+        mode = 0o666 & ~self.computer.umask
+        if not self.computer.collects:
+            MountedFile(self, path, "w", mode).write(data)
+            return
+        folder, _, name = path.rpartition("/")
+        if folder != self._known_of or data != self._data or mode != self._mode:
+            self.flush()
+            self.may_write(path)
+            parent = self.inode(folder)
+            if not parent.is_dir:
+                raise fail(errno.ENOTDIR, path)
+            may_write(self.fs, parent, path)
+            self._known = set(self.listdir(folder))
+            self._known_of, self._folder, self._data, self._mode = folder, folder, data, mode
+        if name in self._known or not name:
+            self.flush()
+            MountedFile(self, path, "w", mode).write(data)
+            return
+        self._known.add(name)
+        self._names.append(name)
+
+    def flush(self) -> None:
+        """Make the files that were collected."""
+        self._known_of = None
+        if not self._names:
+            return
+        names, self._names = self._names, []
+        fs = self.device.filesystem
+        assert fs is not None
+        folder = self.inside(self._folder)
+        try:
+            with self.computer.timed(f"create {len(names):,} files"):
+                if self._data:
+                    fs.write_files(folder, names, self._data, self._mode)
+                else:
+                    fs.create_files(folder, names, self._mode)
+        except OSError as error:
+            raise CollectedError(f"{self.where}/{self._folder}: {error.strerror}") from error
+
+    # ------------------------------------------------------------------------------- files --
+
+    def inside(self, path: str) -> str:
+        """Return a path from the top of the filesystem."""
+        return f"{self.top}/{path}" if self.top else path
+
+    def may_write(self, path: str) -> None:
+        """See that the mount can be written to."""
+        if self.is_read_only:
+            raise fail(errno.EROFS, path)
+
+    def inode(self, path: str, *, follow: bool = True) -> LiveInode:
+        """Return the inode of a path, with nothing counted."""
+        fs = self.fs
+        with uncounted():
+            return find(fs, self.inside(path), follow=follow)
+
+    def has_read_only(self, path: str) -> bool:
+        """Whether a path, from the top of the filesystem, is in a read-only subvolume."""
+        fs = self.fs
+        with uncounted():
+            return is_read_only(fs, find(fs, path).root)
+
+    def stat(self, path: str, follow: bool = True) -> Stat:
+        """Return what stat says; OSError where there is nothing."""
+        inode = self.inode(path, follow=follow)
+        item = inode.item
+        size, waits = inode.i_size, 0
+        if stat.S_ISREG(item.mode):
+            with uncounted():
+                waits = self._new_delalloc(inode)
+        blocks = (_aligned(item.nbytes) + _aligned(waits)) // _SECTOR
+        return Stat(
+            item.mode, size, inode.ino, inode.root, item.nlink if not inode.is_dir else 1,
+            item.uid, item.gid, blocks, item.atime, item.mtime, item.ctime, item.otime,
+        )  # fmt: skip
+
+    def _new_delalloc(self, inode: LiveInode) -> int:
+        """Return the bytes that wait over holes (``new_delalloc_bytes``)."""
+        if not inode.pages.is_dirty:
+            return 0
+        fs = self.fs
+        tree = fs.writer.tree(inode.root)
+        taken = []
+        for item in tree.items((inode.ino, ItemType.EXTENT_DATA, 0),
+                               (inode.ino, ItemType.EXTENT_DATA, 2**64 - 1)):  # fmt: skip
+            extent = file_extent(item.data)
+            start = item.key.offset
+            if isinstance(extent, InlineExtent):
+                taken.append((start, start + _aligned(extent.ram_bytes)))
+            elif extent.disk_bytenr:
+                taken.append((start, start + extent.num_bytes))
+        waits = 0
+        for start, end in inode.pages.delalloc_ranges(0, 2**64 - 1):
+            waits += end - start
+            waits -= sum(max(0, min(end, last) - max(start, first)) for first, last in taken)
+        return waits
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory by their index, as readdir does."""
+        names = self.fs.file(self.inside(path)).names()
+        return [name.decode("utf-8", "surrogateescape") for name in names]
+
+    def read_link(self, path: str) -> str:
+        """Return where a symbolic link leads; OSError where it is none."""
+        fs, inode = self.fs, self.inode(path, follow=False)
+        return read_link(fs, inode).decode("utf-8", "surrogateescape")
+
+
+class MountedFile(Stream):
+    """An open file of a mount."""
+
+    def __init__(self, mounted: Mounted, path: str, mode: str, bits: int) -> None:
+        self.mounted, self.path, self.mode = mounted, path, mode
+        self.at = 0
+        fs, name = mounted.fs, mounted.inside(path)
+        try:
+            seen = mounted.stat(path)
+        except OSError as error:
+            if mode == "r" or error.errno != errno.ENOENT:
+                raise
+            mounted.may_write(path)
+            fs.create(name, bits)
+            return
+        if stat.S_ISDIR(seen.mode):
+            raise fail(errno.EISDIR, path)
+        if mode != "r":
+            mounted.may_write(path)
+        if mode == "w" and seen.size:
+            fs.truncate(name, 0)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read from the place on."""
+        fs, name = self.mounted.fs, self.mounted.inside(self.path)
+        found = fs.read(name, self.at, None if size < 0 else size)
+        self.at += len(found)
+        return found
+
+    def read_line(self, end: int = 10) -> bytes:
+        """Read up to a byte."""
+        found = bytearray()
+        while piece := self.read(4096):
+            at = piece.find(end)
+            if at >= 0:
+                self.at -= len(piece) - at - 1
+                return bytes(found + piece[: at + 1])
+            found += piece
+        return bytes(found)
+
+    def write(self, data: bytes) -> None:
+        """Write at the place, or at the end."""
+        if not data:
+            return
+        fs, name = self.mounted.fs, self.mounted.inside(self.path)
+        if self.mode == "a":
+            self.at = self.mounted.stat(self.path).size
+        done = fs.write(name, self.at, data)
+        self.at += done
+        if done < len(data):
+            raise fail(errno.ENOSPC, self.path)

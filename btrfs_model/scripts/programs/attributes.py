@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Attributes of files: chattr, lsattr, setfattr, getfattr."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.scripts.files import fail
+from btrfs_model.scripts.mounted import Mounted
+from btrfs_model.scripts.program import Program, options, say
+from btrfs_model.scripts.programs.names import each
+from btrfs_model.shell.state import UnknownError
+from btrfs_model.volume.listing import to_fs_flags
+
+if TYPE_CHECKING:
+    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.shell.state import Shell
+
+_LETTERS: Final = {"s": 0x1, "u": 0x2, "c": 0x4, "S": 0x8, "i": 0x10, "a": 0x20, "d": 0x40,
+                   "A": 0x80, "D": 0x10000, "C": 0x800000, "m": 0x400, "V": 0x100000}  # fmt: skip
+"""``FS_*_FL`` by the letters of chattr."""
+
+
+def _on(computer: Computer, path: str) -> tuple[Mounted, str]:
+    found = computer.place(computer.absolute(path))
+    if found is None:
+        raise fail(errno.EOPNOTSUPP, path)
+    return found[0], found[0].inside(found[1])
+
+
+def _chattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    add = remove = 0
+    paths: list[str] = []
+    for word in arguments:
+        if re.fullmatch(r"[-+][A-Za-z]+", word) and not paths:
+            bits = 0
+            for letter in word[1:]:
+                if letter not in _LETTERS:
+                    raise UnknownError(f"chattr: {word}: this attribute is not known")
+                bits |= _LETTERS[letter]
+            add, remove = (add | bits, remove) if word[0] == "+" else (add, remove | bits)
+        elif word.startswith("=") and not paths:
+            raise UnknownError(f"chattr: {word}: only + and - are known")
+        else:
+            paths.append(word)
+
+    def change(path: str) -> None:
+        mounted, inside = _on(computer, path)
+        mounted.may_write(path)
+        with computer.timed("chattr"):
+            mounted.fs.chattr(inside, add, remove)
+
+    return each(computer, shell, paths, change, "chattr: cannot set flags on {}")
+
+
+_SHOWN: Final = "suSDiadAcEjItTeCxFNPVm"
+"""Letters of lsattr(1) of e2fsprogs 1.47, in its order."""
+
+
+def _lsattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "Rad", program_name="lsattr")
+    status = 0
+
+    def one(path: str) -> None:
+        found = computer.place(computer.absolute(path))
+        if found is None:
+            raise UnknownError(f"lsattr: {path} is on no filesystem of the model")
+        flags = to_fs_flags(found[0].inode(found[1], follow=False).item.flags)
+        letters = {letter for letter, bit in _LETTERS.items() if flags & bit}
+        shell.write("".join(each if each in letters else "-" for each in _SHOWN) + f" {path}\n")
+
+    def folder(path: str) -> None:
+        for name in (
+            [".", "..", *sorted(computer.listdir(path))]
+            if "a" in given
+            else [name for name in sorted(computer.listdir(path)) if not name.startswith(".")]
+        ):
+            inside = f"{path.rstrip('/')}/{name}"
+            seen = computer.stat(inside, follow=False)
+            if seen is not None and (seen.is_dir or seen.is_file):
+                one(inside)
+                if "R" in given and seen.is_dir and name not in (".", ".."):
+                    shell.write(f"\n{inside}:\n")
+                    folder(inside)
+                    shell.write("\n")
+
+    for path in paths or ["."]:
+        seen = computer.stat(path)
+        if seen is None:
+            say(shell, f"lsattr: No such file or directory while trying to stat {path}\n")
+            status = 1
+        elif seen.is_dir and "d" not in given:
+            folder(path)
+        else:
+            one(path)
+    return status
+
+
+def _setfattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "h", "nvx", long=("name=", "value=", "remove="),
+                           program_name="setfattr")  # fmt: skip
+    removed = given.get("x", given.get("remove"))
+    name, told = given.get("n", given.get("name", "")), given.get("v", given.get("value", ""))
+
+    def change(path: str) -> None:
+        mounted, inside = _on(computer, path)
+        mounted.may_write(path)
+        with computer.timed("setxattr"):
+            if removed is not None:
+                mounted.fs.removexattr(inside, removed)
+            else:
+                mounted.fs.setxattr(inside, name, _value(told))
+
+    return each(computer, shell, paths, change, "setfattr: {}")
+
+
+def _value(text: str) -> bytes:
+    if text[:2] in ("0x", "0X"):
+        return bytes.fromhex(text[2:])
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        text = text[1:-1]
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _getfattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "dh", "nme", long=("only-values", "absolute-names", "name=",
+                           "dump", "match="), program_name="getfattr")  # fmt: skip
+    wanted = given.get("n", given.get("name"))
+    status = 0
+    for path in paths:
+        mounted, _ = _on(computer, path)
+        found = xattrs(mounted, computer.place(computer.absolute(path))[1])  # type: ignore[index]
+        if wanted is not None:
+            if wanted not in found:
+                say(shell, f"{path}: {wanted}: No such attribute\n")
+                status = 1
+                continue
+            found = {wanted: found[wanted]}
+        else:
+            match = given.get("m", given.get("match", r"^user\."))
+            found = {name: value for name, value in found.items()
+                     if match == "-" or re.search(match, name)}  # fmt: skip
+        if "only-values" in given:
+            for value in found.values():
+                shell.files[1].write(value)
+            continue
+        if not found:
+            continue
+        shown = path if "absolute-names" in given else path.lstrip("/")
+        if shown != path:
+            say(shell, "getfattr: Removing leading '/' from absolute path names\n")
+        shell.write(f"# file: {shown}\n")
+        for name in sorted(found):
+            if "d" in given or "dump" in given or wanted is not None:
+                shell.write(f'{name}="{found[name].decode("utf-8", "surrogateescape")}"\n')
+            else:
+                shell.write(f"{name}\n")
+        shell.write("\n")
+    return status
+
+
+def _attr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """attr: xattrs of users by the names that XFS gave them."""
+    given, paths = options(arguments, "lqLRS", "sgrV", program_name="attr")
+    path = paths[-1]
+    mounted, inside = _on(computer, computer.absolute(path))
+    quiet = "q" in given
+    found = xattrs(mounted, computer.place(computer.absolute(path))[1])  # type: ignore[index]
+    if "s" in given:
+        value = given["V"].encode() if "V" in given else shell.files[0].read()
+        mounted.may_write(path)
+        mounted.fs.setxattr(inside, f"user.{given['s']}", value)
+        if not quiet:
+            told = value.decode("utf-8", "surrogateescape")
+            shell.write(f'Attribute "{given["s"]}" set to a {len(value)} byte value for {path}:\n'
+                        f"{told}\n")  # fmt: skip
+        return 0
+    if "l" in given:
+        for name, value in sorted(found.items()):
+            if name.startswith("user."):
+                short = name.removeprefix("user.")
+                shell.write(f"{short}\n" if quiet else f'Attribute "{short}" has a {len(value)} '
+                            f"byte value for {path}\n")  # fmt: skip
+        return 0
+    name = given.get("g", given.get("r", ""))
+    if f"user.{name}" not in found:
+        say(shell, f'attr_{"get" if "g" in given else "remove"}: No data available\n'
+            f'Could not {"get" if "g" in given else "remove"} "{name}" for {path}\n')  # fmt: skip
+        return 1
+    if "r" in given:
+        mounted.may_write(path)
+        mounted.fs.removexattr(inside, f"user.{name}")
+        return 0
+    value = found[f"user.{name}"]
+    if not quiet:
+        shell.write(f'Attribute "{name}" had a {len(value)} byte value for {path}:\n')
+    shell.files[1].write(value + b"\n")
+    return 0
+
+
+def xattrs(mounted: Mounted, path: str) -> dict[str, bytes]:
+    """Return the extended attributes of a file, as they are now."""
+    found = mounted.fs.file(mounted.inside(path)).xattrs()
+    return {name.decode("utf-8", "surrogateescape"): value for name, value in found.items()}
+
+
+PROGRAMS: Final[dict[str, Program]] = {
+    "attr": _attr,
+    "chattr": _chattr,
+    "lsattr": _lsattr,
+    "setfattr": _setfattr,
+    "getfattr": _getfattr,
+}

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the commands of ``btrfs`` share: the mount of a path, whether it is a subvolume, sizes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from btrfs_model.scripts.files import fail
+from btrfs_model.scripts.program import say
+
+if TYPE_CHECKING:
+    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.scripts.mounted import Mounted
+    from btrfs_model.shell.state import Shell
+
+Command: TypeAlias = "Callable[[Computer, Shell, list[str]], int]"
+UNITS: Final = ("raw", "kbytes", "mbytes", "gbytes", "tbytes", "iec", "si", "human-readable")
+"""Long options that choose how sizes are printed."""
+_TOP: Final = 256
+_SCALES: Final = {"kbytes": (10, "KiB"), "mbytes": (20, "MiB"), "gbytes": (30, "GiB"),
+                  "tbytes": (40, "TiB")}  # fmt: skip
+_LETTERS: Final = {"b": "raw", "k": "kbytes", "m": "mbytes", "g": "gbytes", "t": "tbytes"}
+
+
+def on_mount(computer: Computer, path: str) -> tuple[Mounted, str]:
+    """Return the mount that a path is in, and the path from the top of the filesystem."""
+    whole = computer.absolute(path).rstrip("/")
+    found = computer.place(whole)
+    if found is None:
+        if computer.stat(whole) is None:
+            raise fail(errno.ENOENT, path)
+        raise fail(errno.ENOTTY, path)
+    return found[0], found[0].inside(found[1]).rstrip("/")
+
+
+def decoded(value: Any) -> str:
+    """Return a name as text."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+def pretty(size: Any, given: dict[str, str]) -> str:
+    """Return a size as btrfs-progs print it (``pretty_size_mode()``)."""
+    chosen = {_LETTERS.get(one, one) for one in given}
+    if "raw" in chosen:
+        return str(int(size))
+    for name, (shift, suffix) in _SCALES.items():
+        if name in chosen:
+            return f"{size / (1 << shift):.2f}{suffix}"
+    base, suffixes = (1000, ("B", "kB", "MB", "GB", "TB", "PB")) if "si" in chosen else (
+        1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))  # fmt: skip
+    value, at = float(size), 0
+    while value >= base and at < len(suffixes) - 1:
+        value, at = value / base, at + 1
+    return f"{value:.2f}{suffixes[at]}"
+
+
+def is_subvolume(computer: Computer, path: str) -> bool:
+    """Whether a path is a subvolume."""
+    seen = computer.stat(path)
+    return seen is not None and seen.is_dir and seen.ino == _TOP
+
+
+def checked_subvolume(computer: Computer, shell: Shell, path: str) -> bool:
+    """Whether a path is a subvolume; say so where it is not."""
+    if is_subvolume(computer, path):
+        return True
+    there = computer.stat(path) is not None
+    say(shell, "ERROR: Not a Btrfs subvolume: Invalid argument\n" if there
+        else "ERROR: Could not statfs: No such file or directory\n")  # fmt: skip
+    return False

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``btrfs inspect-internal``."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.backref.api import logical_ino
+from btrfs_model.questions.dumptree.text import dump_tree_text
+from btrfs_model.questions.dumptree.trees import tree_number
+from btrfs_model.scripts.program import options, reason, say
+from btrfs_model.scripts.programs.btrfs.common import Command, decoded, on_mount
+from btrfs_model.shell.state import UnknownError
+
+if TYPE_CHECKING:
+    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.shell.state import Shell
+
+
+def _dump_tree(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "eudrR", "tb",
+                           long=("tree=", "noscan", "bfs", "dfs", "hide-names"),
+                           program_name="btrfs inspect-internal dump-tree")  # fmt: skip
+    if {"e", "u", "d", "r", "R", "b"} & set(given):
+        raise UnknownError("btrfs inspect-internal dump-tree: only -t is known")
+    device = computer.device(paths[-1])
+    computer.flush()
+    if device.filesystem is None:
+        say(shell, "ERROR: unable to open " + paths[-1] + "\n")
+        return 1
+    told = given.get("t", given.get("tree"))
+    out = io.BytesIO()
+    dump_tree_text(device.filesystem.image, out, None if told is None else tree_number(told))
+    shell.files[1].write(b"btrfs-progs v6.2 \n" + out.getvalue())
+    return 0
+
+
+def _rootid(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    mounted, inside = on_mount(computer, arguments[-1])
+    shell.write(f"{mounted.fs.resolve(inside)[0]}\n")
+    return 0
+
+
+def _inode_resolve(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    _, words = options(arguments, "v", program_name="btrfs inspect-internal inode-resolve")
+    number, path = words
+    mounted, inside = on_mount(computer, path)
+    fs = mounted.fs
+    fs.sync()
+    root = fs.resolve(inside)[0]
+    try:
+        paths = fs.subvolume(root).paths_of(int(number))
+    except OSError as error:
+        say(shell, f"ERROR: ino paths ioctl: {reason(error)}\n")
+        return 1
+    for found in paths:
+        shell.write(posixpath.join(path, decoded(found)) + "\n")
+    return 0
+
+
+def _logical_resolve(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, words = options(arguments, "Pvo", "s",
+                           program_name="btrfs inspect-internal logical-resolve")  # fmt: skip
+    if "P" not in given:
+        raise UnknownError("btrfs inspect-internal logical-resolve: it is known with -P alone")
+    logical, path = words
+    mounted, _ = on_mount(computer, path)
+    fs = mounted.fs
+    fs.sync()
+    found = logical_ino(fs, int(logical), ignore_offset="o" in given)
+    for row in found.itertuples():
+        shell.write(f"inode {row.inum} offset {row.offset} root {row.root}\n")
+    return 0
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "inspect-internal dump-tree": _dump_tree, "inspect-internal rootid": _rootid,
+    "inspect-internal inode-resolve": _inode_resolve,
+    "inspect-internal logical-resolve": _logical_resolve,
+}  # fmt: skip

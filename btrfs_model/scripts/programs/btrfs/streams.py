@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``btrfs send`` and ``btrfs receive``."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.base.errors import BtrfsModelError, ReceiveError
+from btrfs_model.questions.receive.api import receive as receive_stream
+from btrfs_model.questions.send.ioctl import send as send_snapshot
+from btrfs_model.questions.send.parent import find_good_parent
+from btrfs_model.scripts.program import options, reason, say
+from btrfs_model.scripts.programs.btrfs.common import Command, decoded, is_subvolume, on_mount
+from btrfs_model.shell.state import UnknownError
+from btrfs_model.stream.dump import dump_text
+from btrfs_model.stream.reader import read_stream
+
+if TYPE_CHECKING:
+    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.shell.state import Shell
+
+
+def _send(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given: dict[str, list[str]] = {}
+    paths: list[str] = []
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        at += 1
+        if word in ("-p", "-c", "-f", "--proto"):
+            given.setdefault(word, []).append(arguments[at])
+            at += 1
+        elif word in ("-q", "-v", "-e", "--quiet", "--no-data", "--compressed-data"):
+            given[word] = [""]
+        elif word.startswith("-"):
+            raise UnknownError(f"btrfs send: {word}: this option is not known")
+        else:
+            paths.append(word)
+    target = given.get("-f", [""])[0]
+    parent = given["-p"][0] if "-p" in given else None
+    sources = given.get("-c", [])
+    status = 0
+    output = computer.open(target, "w", 0o600) if target else shell.files[1]
+    for path in paths:
+        if not _may_be_sent(computer, shell, path):
+            return 1
+        if not {"-q", "--quiet"} & set(given):
+            say(shell, f"At subvol {path}\n")
+        try:
+            data = _stream(computer, path, parent, sources, given)
+        except OSError as error:
+            output.write(getattr(error, "partial", b"") or b"")
+            say(shell, f"ERROR: send ioctl failed with {-(error.errno or 0)}: {reason(error)}\n")
+            return 1
+        output.write(data)
+    return status
+
+
+def _may_be_sent(computer: Computer, shell: Shell, path: str) -> bool:
+    whole = computer.absolute(path).rstrip("/")
+    if computer.stat(path) is None:
+        say(shell, f"ERROR: unable to resolve {path}\n")
+        return False
+    if not is_subvolume(computer, path):
+        say(shell, f"ERROR: failed to get flags for subvolume {whole}: Invalid argument\n")
+        return False
+    mounted, inside = on_mount(computer, path)
+    if not mounted.has_read_only(inside):
+        say(shell, f"ERROR: subvolume {whole} is not read-only\n")
+        return False
+    return True
+
+
+def _stream(
+    computer: Computer,
+    path: str,
+    parent: str | None,
+    sources: list[str],
+    given: dict[str, list[str]],
+) -> bytes:
+    mounted, inside = on_mount(computer, path)
+    fs = mounted.fs
+    fs.sync()
+    compressed = "--compressed-data" in given
+    proto = int(given.get("--proto", ["2" if compressed else "1"])[0])
+    clones = [on_mount(computer, one)[1] for one in sources]
+    before = None if parent is None else on_mount(computer, parent)[1]
+    if before is None and clones:
+        sent, known = fs.subvolume(inside), [fs.subvolume(one) for one in clones]
+        before = decoded(find_good_parent(fs, sent, known).path)
+    if before is not None and before not in clones:
+        clones.append(before)
+    with computer.timed(f"send {path}") as step:
+        result = send_snapshot(
+            fs, inside, before, clones or None, behaviour=computer.behaviour, proto=proto,
+            compressed=compressed, no_file_data="--no-data" in given,
+        )  # fmt: skip
+        step.work.update(result.work)
+    return bytes(result.data or b"")
+
+
+def _receive(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "qveC", "fmE", long=("dump", "quiet", "force-decompress"),
+                           program_name="btrfs receive")  # fmt: skip
+    source = computer.open(given["f"], "r") if "f" in given else shell.files[0]
+    data = source.read()
+    if "dump" in given:
+        return _dump(shell, data)
+    mounted, inside = on_mount(computer, paths[0])
+    mounted.may_write(paths[0])
+    fs = mounted.fs
+    name = ""
+    for command in read_stream(data):
+        if command.name in ("subvol", "snapshot"):
+            name = decoded(command["path"])
+            if not {"q", "quiet"} & set(given):
+                # btrfs receive tells the one on its standard error, the other on its output
+                told = f"At {command.name} {name}\n"
+                shell.write(told) if command.name == "snapshot" else say(shell, told)
+            break
+    try:
+        with computer.timed("receive") as step:
+            result = receive_stream(fs, io.BytesIO(data), inside)
+            step.work.update(getattr(result, "work", {}))
+    except ReceiveError as error:
+        if error.command in ("subvol", "snapshot"):
+            kind = {"subvol": "subvolume"}.get(error.command, error.command)
+            say(shell, f"ERROR: creating {kind} {name} failed: {reason(error)}\n")
+        else:
+            say(shell, f"ERROR: {error.command} failed: {reason(error)}\n")
+        return 1
+    except BtrfsModelError as error:
+        say(shell, f"ERROR: {error}\n")
+        return 1
+    return 0
+
+
+def _dump(shell: Shell, data: bytes) -> int:
+    out = io.BytesIO()
+    dump_text(io.BytesIO(data), out)
+    shell.files[1].write(out.getvalue())
+    return 0
+
+
+COMMANDS: Final[dict[str, Command]] = {"send": _send, "receive": _receive}

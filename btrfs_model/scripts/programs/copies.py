@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Programs of coreutils that read and write what is in files."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from btrfs_model.cost.writing import log_sync
+from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.scripts.files import fail
+from btrfs_model.scripts.program import Program, options, reason, say, size_of
+from btrfs_model.scripts.programs.names import each, make_folder, read_link, symlink
+from btrfs_model.shell.state import UnknownError
+from btrfs_model.shell.streams import Stream
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.scripts.mounted import Mounted
+    from btrfs_model.shell.state import Shell
+
+_PIECE: Final = 1 << 20
+
+
+def _cp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(
+        arguments, "rRapfvdLPTn", "t",
+        long=("reflink", "archive", "recursive", "sparse=", "preserve", "no-target-directory"),
+        program_name="cp",
+    )  # fmt: skip
+    if "t" in given:
+        paths = [*paths, given["t"]]
+    *sources, target = paths
+    whole = computer.absolute(target)
+    seen = computer.stat(whole)
+    into = seen is not None and seen.is_dir and "T" not in given
+    if len(sources) > 1 and not into:
+        say(shell, f"cp: target '{target}': Not a directory\n")
+        return 1
+    recursive = bool({"r", "R", "a", "archive", "recursive"} & set(given))
+    keeps = (
+        "all" if {"a", "archive"} & set(given) else "times" * bool({"p", "preserve"} & set(given))
+    )
+    reflink = given.get("reflink", "auto") or "always"
+    status = 0
+    for source in sources:
+        name = f"{whole.rstrip('/')}/{posixpath.basename(source.rstrip('/'))}" if into else whole
+        try:
+            _copy(computer, computer.absolute(source).rstrip("/") or "/", name, recursive=recursive,
+                  keeps=keeps, reflink=reflink)  # fmt: skip
+        except OSError as error:
+            if (
+                error.errno == errno.ENOENT
+                and computer.stat(computer.absolute(source), False) is None
+            ):
+                say(shell, f"cp: cannot stat '{source}': {reason(error)}\n")
+            elif error.errno == errno.EISDIR:
+                say(shell, f"cp: -r not specified; omitting directory '{source}'\n")
+            elif reflink == "always":
+                say(shell, f"cp: failed to clone '{target}' from '{source}': {reason(error)}\n")
+            else:
+                say(shell, f"cp: cannot create regular file '{target}': {reason(error)}\n")
+            status = 1
+    return status
+
+
+def _copy(
+    computer: Computer, source: str, path: str, *, recursive: bool, keeps: str, reflink: str
+) -> None:
+    seen = computer.stat(source, follow=not recursive)
+    if seen is None:
+        raise fail(errno.ENOENT, source)
+    if seen.is_dir:
+        if not recursive:
+            raise fail(errno.EISDIR, source)
+        if computer.stat(path) is None:
+            make_folder(computer, path, seen.mode & 0o7777)
+        for name in computer.listdir(source):
+            _copy(computer, f"{source}/{name}", f"{path}/{name}", recursive=True, keeps=keeps,
+                  reflink=reflink)  # fmt: skip
+    elif seen.is_link:
+        symlink(computer, read_link(computer, source), path)
+    elif not seen.is_file and recursive:
+        raise UnknownError("cp: only regular files, directories and links are copied")
+    else:
+        copy_file(computer, source, path, reflink)
+    if keeps == "all" and not seen.is_link:
+        _copy_xattrs(computer, source, path)
+    if keeps and not seen.is_link:
+        change_times(computer, path, seen.atime, seen.mtime)
+
+
+def _copy_xattrs(computer: Computer, source: str, path: str) -> None:
+    first, second = computer.place(source), computer.place(path)
+    if first is not None and second is not None:
+        fs, name = second[0].fs, second[0].inside(second[1])
+        for each_name, value in first[0].fs.file(first[0].inside(first[1])).xattrs().items():
+            fs.setxattr(name, each_name, value)
+
+
+def copy_file(computer: Computer, source: str, path: str, reflink: str = "auto") -> None:
+    """Copy a file: cloned where both are on one filesystem, as cp of coreutils 9 does."""
+    first, second = computer.place(source), computer.place(path)
+    seen = computer.stat(source)
+    output = computer.open(path, "w", seen.mode & 0o777 if seen is not None else 0o666)
+    one_fs = first is not None and second is not None and first[0].fs is second[0].fs
+    if reflink != "never" and one_fs:
+        assert first is not None
+        assert second is not None
+        size = first[0].stat(first[1]).size
+        try:
+            with computer.timed("clone"):
+                if size:
+                    first[0].fs.clone_range(first[0].inside(first[1]),
+                                            second[0].inside(second[1]), 0, 0, size)  # fmt: skip
+            return
+        except OSError:
+            if reflink == "always":
+                raise
+    elif reflink == "always":
+        raise fail(errno.EXDEV, path)
+    data = computer.open(source, "r")
+    while piece := data.read(_PIECE):
+        output.write(piece)
+
+
+def change_times(computer: Computer, path: str, atime: int, mtime: int) -> None:
+    """Set the times of a file."""
+    found = computer.place(path)
+    if found is None:
+        computer.tree.find(path).mtime = mtime
+    else:
+        found[0].fs.utimes(found[0].inside(found[1]), atime, mtime)
+
+
+def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    if arguments == ["--help"]:
+        shell.write("usage: dd [operand=value] ...; status= is none, noxfer or progress\n")
+        return 0
+    given = dict(one.partition("=")[::2] for one in arguments)
+    known = {"if", "of", "bs", "count", "seek", "skip", "conv", "oflag", "iflag", "status", "ibs",
+             "obs"}  # fmt: skip
+    for name in given:
+        if name not in known:
+            raise UnknownError(f"dd: {name}=: this operand is not known")
+    block = size_of(given.get("bs", given.get("obs", "512")))
+    count = size_of(given["count"]) if "count" in given else None
+    skip, seek = size_of(given.get("skip", "0")), size_of(given.get("seek", "0"))
+    flags = set(given.get("conv", "").split(",")) | set(given.get("oflag", "").split(","))
+    try:
+        source = computer.open(given["if"], "r") if "if" in given else shell.files[0]
+        if skip:
+            source.read(skip * block)
+        target: Stream
+        if "of" in given:
+            target = computer.open(given["of"], "r+" if "notrunc" in flags or seek else "w")
+            if seek and "notrunc" not in flags:
+                _cut(computer, computer.absolute(given["of"]), seek * block)
+            target.at = seek * block  # type: ignore[attr-defined]
+        else:
+            target = shell.files[1]
+        done = 0
+        while count is None or done < count * block:
+            want = block if count is None else min(max(block, 1), count * block - done)
+            data = source.read(want)
+            if not data:
+                break
+            target.write(data)
+            done += len(data)
+            if len(data) < want:
+                break
+    except OSError as error:
+        name = given.get("of", given.get("if", ""))
+        told = "writing" if error.errno == errno.ENOSPC else "failed to open"
+        say(shell, f"dd: error writing '{name}': {reason(error)}\n" if told == "writing"
+            else f"dd: failed to open '{name}': {reason(error)}\n")  # fmt: skip
+        return 1
+    if {"fsync", "fdatasync"} & flags and "of" in given:
+        fsync(computer, computer.absolute(given["of"]))
+    if given.get("status") != "none":
+        whole, part = divmod(done, block)
+        told = f"{whole}+{int(bool(part))} records"
+        say(shell, f"{told} in\n{told} out\n")
+        if given.get("status") != "noxfer":
+            say(shell, f"{done} bytes{_human(done)} copied, 0 s, Infinity B/s\n")
+    return 0
+
+
+def _human(size: int) -> str:
+    found = ""
+    for base, units in ((1000, "kMGT"), (1024, "KMGT")):
+        value, unit = float(size), ""
+        for unit_ in units:
+            if value < base:
+                break
+            value, unit = value / base, unit_
+        if not unit:
+            return found + ")" if found else ""
+        text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
+        found += f" ({text} {unit}B" if base == 1000 else f", {text} {unit}iB"
+    return found + ")"
+
+
+def _cut(computer: Computer, path: str, size: int) -> None:
+    found = computer.place(path)
+    if found is None:
+        node = computer.node(path)
+        del node.data[size:]
+        node.data += bytes(size - len(node.data))
+    else:
+        mounted, inside = found
+        mounted.may_write(path)
+        with computer.timed("truncate"):
+            mounted.fs.truncate(mounted.inside(inside), size)
+
+
+def _truncate(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "c", "sr", long=("size=", "reference="),
+                           program_name="truncate")  # fmt: skip
+    told = given.get("s", given.get("size", ""))
+    if not told:
+        raise UnknownError("truncate: -r is not known")
+    relative = told[0] if told[0] in "+-<>/%" else ""
+    amount = size_of(told.lstrip("+-<>/%"))
+
+    def cut(path: str) -> None:
+        if path.startswith("/dev/") or path in computer.devices:
+            computer.device(path).size = amount
+        seen = computer.stat(path)
+        if seen is None:
+            if "c" in given:
+                return
+            computer.open(path, "w")
+        now = seen.size if seen is not None else 0
+        size = {"+": now + amount, "-": max(0, now - amount), "<": min(now, amount),
+                ">": max(now, amount), "/": now - now % amount if amount else 0,
+                "%": -(-now // amount) * amount if amount else 0}.get(relative, amount)  # fmt: skip
+        found = computer.place(path)
+        if found is None and size > 1 << 26:
+            # an image: it is a device of this size, its bytes are those of a filesystem
+            computer.add_device(path, size)
+            return
+        _cut(computer, path, size)
+
+    return each(computer, shell, paths, cut, "truncate: cannot open '{}' for writing")
+
+
+def fsync(computer: Computer, path: str, *, data_only: bool = False) -> str:
+    """Call fsync; return how it ended: ``log``, ``commit`` or ``none``."""
+    found = computer.place(path)
+    if found is None:
+        computer.tree.find(path)
+        return "none"
+    mounted, inside = found
+    fs = mounted.fs
+    with computer.timed(f"fsync {path}") as step:
+        call = fs.fdatasync if data_only else fs.fsync
+        how = call(mounted.inside(inside))
+    if how == "log" and computer.disk is not None:
+        computer.wait(step, log_sync(computer.disk, _log_places(mounted, inside), fs.nodesize))
+    return how
+
+
+def _log_places(mounted: Mounted, path: str) -> NDArray[np.int64]:
+    """Return where the blocks of a log are on the device, all copies."""
+    fs = mounted.fs
+    tree = fs.writer.tree(log_tree_id(mounted.inode(path).root))
+    places = [place for block in tree.blocks() for place in fs.image.copies(block.logical)]
+    return np.array(places, np.int64)
+
+
+def _sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "fd", long=("file-system", "data"), program_name="sync")
+    if paths and not {"f", "file-system"} & set(given):
+        return each(computer, shell, paths,
+                    lambda path: void(fsync(computer, path, data_only="d" in given)),
+                    "sync: error opening '{}'")  # fmt: skip
+    for mounted in computer.mounts.values():
+        if not mounted.is_read_only:
+            with computer.timed("sync"):
+                mounted.fs.sync()
+    return 0
+
+
+def void(_: object) -> None:
+    """Return nothing."""
+
+
+def inputs(
+    computer: Computer, shell: Shell, name: str, paths: list[str]
+) -> Iterator[tuple[str, Stream | None]]:
+    """Open what a program reads: its files, or its standard input."""
+    for path in paths or ["-"]:
+        if path == "-":
+            yield "-", shell.files[0]
+            continue
+        try:
+            seen = computer.stat(path)
+            if seen is not None and seen.is_dir:
+                raise fail(errno.EISDIR, path)
+            yield path, computer.open(path, "r")
+        except OSError as error:
+            say(shell, f"{name}: {path}: {reason(error)}\n")
+            yield path, None
+
+
+def _cat(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "nAevtTE", program_name="cat")
+    if given:
+        from btrfs_model.scripts.host import run_host
+
+        return run_host(computer, shell, "cat", arguments)
+    status = 0
+    for _, stream in inputs(computer, shell, "cat", paths):
+        if stream is None:
+            status = 1
+            continue
+        if stream.endless:
+            stream.read()
+        while piece := stream.read(_PIECE):
+            shell.files[1].write(piece)
+    return status
+
+
+def _digest(kind: str) -> Program:
+    def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+        name = f"{kind}sum"
+        given, paths = options(arguments, "bt", "c", long=("check", "status", "quiet"),
+                               program_name=name)  # fmt: skip
+        if {"c", "check"} & set(given):
+            return _check_digests(computer, shell, name, kind, [given.get("c", ""), *paths])
+        status = 0
+        for path, stream in inputs(computer, shell, name, paths):
+            if stream is None:
+                status = 1
+                continue
+            shell.write(f"{_sum(kind, stream)}  {path}\n")
+        return status
+
+    return run
+
+
+def _sum(kind: str, stream: Stream) -> str:
+    digest = hashlib.new(kind)
+    while piece := stream.read(_PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _check_digests(computer: Computer, shell: Shell, name: str, kind: str, paths: list[str]) -> int:
+    bad = 0
+    for _, stream in inputs(computer, shell, name, [one for one in paths if one]):
+        text = stream.read().decode("utf-8", "surrogateescape") if stream else ""
+        for line in text.splitlines():
+            wanted, _, path = line.partition("  ")
+            try:
+                same = _sum(kind, computer.open(path, "r")) == wanted
+            except OSError as error:
+                say(shell, f"{name}: {path}: {reason(error)}\n")
+                shell.write(f"{path}: FAILED open or read\n")
+                bad += 1
+                continue
+            shell.write(f"{path}: {'OK' if same else 'FAILED'}\n")
+            bad += not same
+    if bad:
+        plural = "checksums" if bad > 1 else "checksum"
+        say(shell, f"{name}: WARNING: {bad} computed {plural} did NOT match\n")
+    return int(bool(bad))
+
+
+def _head(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    arguments = [f"-n{one[1:]}" if re.fullmatch(r"-\d+", one) else one for one in arguments]
+    given, paths = options(arguments, "qv", "nc", long=("lines=", "bytes="), program_name="head")
+    count = given.get("c", given.get("bytes"))
+    lines = given.get("n", given.get("lines", "10"))
+    status = 0
+    for number, (path, stream) in enumerate(inputs(computer, shell, "head", paths)):
+        if stream is None:
+            status = 1
+            continue
+        if len(paths) > 1 and "q" not in given:
+            shell.write(f"{chr(10) if number else ''}==> {path} <==\n")
+        if count is not None:
+            if count.startswith("-"):
+                shell.files[1].write(stream.read()[: -size_of(count[1:]) or None])
+                continue
+            left = size_of(count)
+            while left and (piece := stream.read(min(left, _PIECE))):
+                shell.files[1].write(piece)
+                left -= len(piece)
+        elif lines.startswith("-"):
+            whole = stream.read().splitlines(keepends=True)
+            shell.files[1].write(b"".join(whole[: -int(lines[1:]) or None]))
+        else:
+            for _ in range(int(lines)):
+                shell.files[1].write(stream.read_line())
+    return status
+
+
+def _tee(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "ai", program_name="tee")
+    data = shell.files[0].read()
+    for path in paths:
+        computer.open(path, "a" if "a" in given else "w").write(data)
+    shell.files[1].write(data)
+    return 0
+
+
+PROGRAMS: Final[dict[str, Program]] = {
+    "cp": _cp, "dd": _dd, "truncate": _truncate, "sync": _sync, "cat": _cat, "head": _head,
+    "tee": _tee, "md5sum": _digest("md5"), "sha1sum": _digest("sha1"),
+    "sha256sum": _digest("sha256"),
+}  # fmt: skip

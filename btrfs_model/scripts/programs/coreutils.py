@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Programs of coreutils that are about attributes, times and words, and what runs others."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import posixpath
+import re
+import stat
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.scripts.files import fail
+from btrfs_model.scripts.program import Program, options, say
+from btrfs_model.scripts.programs.names import each
+from btrfs_model.shell.state import UnknownError
+
+if TYPE_CHECKING:
+    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.shell.state import Shell
+
+
+def _touch(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "acm", "dtr", long=("date=", "no-create", "reference="),
+                           program_name="touch")  # fmt: skip
+    when = None
+    if "t" in given or "r" in given or "reference" in given:
+        raise UnknownError("touch: -t and -r are not known")
+    told = given.get("d", given.get("date"))
+    if told is not None:
+        when = int(moment(told) * 1e9)
+
+    def touch(path: str) -> None:
+        if computer.stat(path) is None:
+            if "c" in given or "no-create" in given:
+                return
+            computer.put(path, b"")
+            if when is None:
+                return
+        found = computer.place(path)
+        if found is None:
+            computer.tree.find(path).mtime = computer.time_ns() if when is None else when
+            return
+        mounted, inside = found
+        mounted.may_write(path)
+        fs = mounted.fs
+        at = fs.now() if when is None else when
+        with computer.timed("utimes"):
+            fs.utimes(mounted.inside(inside), at, at)
+
+    return each(computer, shell, paths, touch, "touch: cannot touch '{}'")
+
+
+def moment(text: str) -> float:
+    """Read a time: ``@seconds`` or a date.
+
+    Raises
+    ------
+    UnknownError
+        For a form that is not known.
+    """
+    if text.startswith("@"):
+        return float(text[1:])
+    try:
+        when = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise UnknownError(f"date: {text!r}: this form of a date is not known") from None
+    return (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _seq(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    del computer
+    separator, width = "\n", False
+    words = list(arguments)
+    while words and words[0].startswith("-") and not re.fullmatch(r"-\d.*", words[0]):
+        option = words.pop(0)
+        if option == "-w":
+            width = True
+        elif option.startswith("-s"):
+            separator = option[2:] or words.pop(0)
+        else:
+            raise UnknownError(f"seq: {option}: this option is not known")
+    try:
+        numbers = [int(one) for one in words]
+    except ValueError:
+        raise UnknownError(f"seq: {' '.join(words)}: only whole numbers are known") from None
+    first, step, last = {1: (1, 1, *numbers), 2: (numbers[0], 1, numbers[-1]),
+                         3: tuple(numbers)}[len(numbers)]  # fmt: skip
+    found = range(first, last + (1 if step > 0 else -1), step)
+    if found:
+        digits = max(len(str(found[0])), len(str(found[-1]))) if width else 0
+        shell.write(separator.join(f"{one:0{digits}d}" for one in found) + "\n")
+    return 0
+
+
+def _date(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, words = options(arguments, "uR", "d", long=("date=", "utc", "iso-8601"),
+                           program_name="date")  # fmt: skip
+    computer.flush()
+    told = given.get("d", given.get("date"))
+    seconds = computer.clock() if told is None or told == "now" else moment(told)
+    when = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    form = words[0] if words else "+%a %b %e %H:%M:%S UTC %Y"
+    if not form.startswith("+"):
+        raise UnknownError(f"date: {form}: the clock cannot be set")
+    nanoseconds = round((seconds - int(seconds)) * 1e9)
+
+    def digits(found: re.Match[str]) -> str:
+        size = int(found[1] or 9)
+        return f"{nanoseconds:09d}"[:size]
+
+    text = re.sub(r"%([1-9]?)N", digits, form[1:]).replace("%s", str(int(seconds)))
+    shell.write(when.strftime(text) + "\n")
+    computer.region()
+    return 0
+
+
+def _sleep(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    computer.flush()
+    units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+    for one in arguments:
+        found = re.fullmatch(r"(\d*\.?\d+)([smhd]?)", one)
+        if not found:
+            say(shell, f"sleep: invalid time interval '{one}'\n")
+            return 1
+        computer.now += float(found[1]) * units[found[2]]
+    return 0
+
+
+def _chmod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    recursive = [one for one in arguments if one in ("-R", "-v", "-f")]
+    words = [one for one in arguments if one not in recursive]
+    told, *paths = words
+    if "-R" in recursive:
+        raise UnknownError("chmod: -R is not known")
+
+    def change(path: str) -> None:
+        seen = computer.stat(path)
+        if seen is None:
+            raise fail(errno.ENOENT, path)
+        mode = _new_mode(told, seen.mode, computer.umask)
+        found = computer.place(path)
+        if found is None:
+            node = computer.tree.find(path)
+            node.mode = stat.S_IFMT(node.mode) | mode
+            return
+        found[0].may_write(path)
+        with computer.timed("chmod"):
+            found[0].fs.chmod(found[0].inside(found[1]), mode)
+
+    return each(computer, shell, paths, change, "chmod: cannot access '{}'")
+
+
+def _new_mode(told: str, old: int, umask: int) -> int:
+    if re.fullmatch(r"[0-7]+", told):
+        return int(told, 8)
+    mode = old & 0o7777
+    for clause in told.split(","):
+        found = re.fullmatch(r"([ugoa]*)([-+=])([rwxXst]*)", clause)
+        if not found:
+            raise UnknownError(f"chmod: {told}: this mode is not known")
+        who = found[1] or "a"
+        mask = 0
+        for letter in who:
+            mask |= {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": 0o7777}[letter]
+        bits = 0
+        for letter in found[3]:
+            bits |= {"r": 0o444, "w": 0o222, "x": 0o111, "s": 0o6000, "t": 0o1000,
+                     "X": 0o111 if stat.S_ISDIR(old) or old & 0o111 else 0}[letter]  # fmt: skip
+        bits &= mask if found[1] else mask & ~umask
+        mode = {"+": mode | bits, "-": mode & ~bits,
+                "=": (mode & ~(mask & 0o777)) | bits}[found[2]]  # fmt: skip
+    return mode
+
+
+def _chown(name: str) -> Program:
+    def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+        given, (told, *paths) = options(arguments, "hRvf", program_name=name)
+        if "R" in given:
+            raise UnknownError(f"{name}: -R is not known")
+        owner, group = ("", told) if name == "chgrp" else re.split("[:.]", told + ":")[:2]
+
+        def change(path: str) -> None:
+            seen = computer.stat(path, follow="h" not in given)
+            if seen is None:
+                raise fail(errno.ENOENT, path)
+            uid = _number_of(owner, seen.uid)
+            gid = _number_of(group, seen.gid)
+            found = computer.place(path)
+            if found is not None:
+                found[0].may_write(path)
+                with computer.timed("chown"):
+                    found[0].fs.chown(found[0].inside(found[1]), uid, gid, follow="h" not in given)
+
+        return each(computer, shell, paths, change, f"{name}: cannot access '{{}}'")
+
+    return run
+
+
+def _number_of(name: str, otherwise: int) -> int:
+    known = {"": otherwise, "root": 0, "nobody": 65534, "nogroup": 65534, "daemon": 1, "bin": 2,
+             "fsgqa": 1000}  # fmt: skip
+    if name.isdigit():
+        return int(name)
+    if name not in known:
+        raise UnknownError(f"chown: {name}: this user is not known")
+    return known[name]
+
+
+def _basename(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    del computer
+    given, words = options(arguments, "az", "s", program_name="basename")
+    suffix = given.get("s", words[1] if len(words) > 1 and "a" not in given else "")
+    for one in words if "a" in given or "s" in given else words[:1]:
+        name = posixpath.basename(one.rstrip("/")) or "/"
+        shell.write((name.removesuffix(suffix) if name != suffix else name) + "\n")
+    return 0
+
+
+def _dirname(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    del computer
+    for one in arguments:
+        shell.write(
+            (posixpath.dirname(one.rstrip("/")) or ("/" if one.startswith("/") else ".")) + "\n"
+        )
+    return 0
+
+
+def _nothing(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Do what changes nothing here."""
+    del computer, shell, arguments
+    return 0
+
+
+def _constant(text: str) -> Program:
+    def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+        del computer, arguments
+        shell.write(text + "\n")
+        return 0
+
+    return run
+
+
+def _uname(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    del computer
+    letters = "".join(arguments).replace("-", "") or "s"
+    known = {
+        "s": "Linux",
+        "n": "model",
+        "r": "6.18.0",
+        "m": "x86_64",
+        "a": "Linux model 6.18.0 x86_64",
+    }
+    shell.write(" ".join(known[one] for one in letters if one in known) + "\n")
+    return 0
+
+
+def _time(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """``/usr/bin/time``."""
+    from btrfs_model.shell.simple import call
+
+    given, words = options(arguments, "pv", "of", program_name="time", mixed=False)
+    began = computer.clock()
+    status = call(shell, words)
+    took = computer.clock() - began
+    form = given.get("f")
+    if form is None:
+        say(shell, f"real {took:.2f}\nuser 0.00\nsys 0.00\n" if "p" in given else
+            f"0.00user 0.00system 0:{took:05.2f}elapsed 0%CPU\n")  # fmt: skip
+    else:
+        told = re.sub("%(.)", lambda one: {"e": f"{took:.2f}", "E": f"0:{took:05.2f}", "U": "0.00",
+                                           "S": "0.00", "M": "0", "P": "0%"}.get(one[1], one[0]),
+                      form)  # fmt: skip
+        say(shell, told.replace("\\n", "\n") + "\n")
+    return status
+
+
+def _env(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    from btrfs_model.shell.simple import call
+
+    del computer
+    words = list(arguments)
+    inner = shell.copy()
+    while words and "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        inner.values[name] = value
+        inner.mark(name, "x")
+    if not words:
+        for name, value in inner.environment().items():
+            shell.write(f"{name}={value}\n")
+        return 0
+    return call(inner, words)
+
+
+def _xargs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    from btrfs_model.shell.simple import call
+
+    del computer
+    given, words = options(arguments, "0rt", "nIdP", program_name="xargs", mixed=False)
+    text = shell.files[0].read().decode("utf-8", "surrogateescape")
+    if "0" in given:
+        items = [one for one in text.split("\0") if one]
+    elif "I" in given or "d" in given:
+        items = [one for one in text.split("\n") if one]
+    else:
+        items = text.split()
+    command = words or ["echo"]
+    if "I" in given:
+        calls = [[one.replace(given["I"], item) for one in command] for item in items]
+    else:
+        size = int(given.get("n", len(items) or 1))
+        calls = [[*command, *items[at : at + size]] for at in range(0, len(items), size)]
+        if not items and "r" not in given:
+            calls = [command]
+    return 123 if any(call(shell, one) for one in calls) else 0
+
+
+PROGRAMS: Final[dict[str, Program]] = {
+    "touch": _touch, "seq": _seq, "date": _date, "sleep": _sleep, "chmod": _chmod,
+    "chown": _chown("chown"), "chgrp": _chown("chgrp"), "basename": _basename, "dirname": _dirname,
+    "nproc": _constant("4"), "uname": _uname, "whoami": _constant("root"),
+    "hostname": _constant("model"), "id": _constant("0"), "time": _time, "env": _env,
+    "xargs": _xargs, "udevadm": _nothing, "modprobe": _nothing, "ionice": _nothing,
+    "renice": _nothing, "clear": _nothing,
+}  # fmt: skip

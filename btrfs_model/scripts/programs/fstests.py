@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Programs of fstests that are C there: what its tests call in ``src/``."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.scripts.files import Stat
+from btrfs_model.scripts.program import Program, options, reason, say
+from btrfs_model.scripts.programs.attributes import xattrs
+from btrfs_model.scripts.programs.names import read_link
+from btrfs_model.shell.state import UnknownError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.shell.state import Shell
+
+_FIELDS: Final = "ugoamcdtes"
+_DEFAULT: Final = "ugoamCdtES"
+_BLOCK: Final = 4096
+
+
+def _lstat64(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Show what lstat says; scripts take the ninth word, the number of a device."""
+    for path in arguments:
+        seen = computer.stat(path, follow=False)
+        if seen is None:
+            say(shell, f"{path}: No such file or directory\n")
+            return 1
+        told = f"Device:  0,5  Inode: {seen.ino:<9} Links: {seen.nlink:<5}"
+        if stat.S_ISBLK(seen.mode):
+            number = list(computer.devices).index(computer.absolute(path))
+            told += f"     Device type:  8,{16 * number:<2}"
+        shell.write(f'  File: "{path}"\n  Size: {seen.size:<10}\n{told}\n')
+    return 0
+
+
+# ---------------------------------------------------------------------------------- fssum --
+
+
+def _fssum(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Sum a tree up, or compare it with a sum; the sums are not those of fstests' own program."""
+    flags, source, target, excluded, paths = _DEFAULT, "", "", [], []
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if word in ("-w", "-r", "-x"):
+            value = words.pop(0)
+            if word == "-x":
+                excluded.append(computer.absolute(value).rstrip("/"))
+            elif word == "-w":
+                target = value
+            else:
+                source = value
+        elif word.startswith("-"):
+            for letter in word[1:]:
+                if letter.lower() in _FIELDS:
+                    flags = flags.replace(letter.swapcase(), letter)
+                elif letter in "nN":
+                    flags = _FIELDS.upper() if letter == "n" else _FIELDS
+                elif letter not in "fv":
+                    raise UnknownError(f"fssum: -{letter}: this option is not known")
+        else:
+            paths.append(word)
+    before: list[str] = []
+    if source:
+        before = computer.read(computer.absolute(source)).decode().splitlines()
+        flags = before[0].removeprefix("Flags: ")
+    try:
+        lines = list(_sums(computer, computer.absolute(paths[0]).rstrip("/"), "", flags, excluded))
+    except OSError as error:
+        say(shell, f"open failed for {error.filename}: {reason(error)}\n")
+        return 255
+    if not source:
+        text = "\n".join([f"Flags: {flags}", *lines, ""])
+        if target:
+            computer.open(target, "w").write(text.encode())
+        else:
+            shell.write(text)
+        return 0
+    if lines == before[1:]:
+        shell.write("OK\n")
+        return 0
+    for name in sorted({line.split()[0] for line in set(lines) ^ set(before[1:])}):
+        shell.write(f"differs: {name}\n")
+    shell.write("FAIL\n")
+    return 1
+
+
+def _sums(
+    computer: Computer, top: str, below: str, flags: str, excluded: list[str]
+) -> Iterator[str]:
+    folder = f"{top}/{below}".rstrip("/")
+    device = _seen(computer, folder).device
+    for name in sorted(computer.listdir(folder)):
+        path = f"{folder}/{name}"
+        seen = _seen(computer, path)
+        if path in excluded or seen.device != device:
+            continue
+        inside = f"{below}/{name}".lstrip("/")
+        parts = [inside, seen.nlink if not seen.is_dir else 0, *_chosen(seen, flags)]
+        if "t" in flags and (seen.is_dir or seen.is_file):
+            place = computer.place(computer.absolute(path))
+            parts += sorted(xattrs(*place).items()) if place else []
+        if seen.is_file:
+            parts.append(seen.size)
+            if "d" in flags:
+                parts.append(hashlib.md5(computer.read(path), usedforsecurity=False).hexdigest())
+        elif seen.is_link:
+            parts.append(read_link(computer, path))
+        told = hashlib.md5(repr(parts).encode(), usedforsecurity=False).hexdigest()
+        yield f"{inside.encode('unicode_escape').decode()} {told}"
+        if seen.is_dir:
+            yield from _sums(computer, top, inside, flags, excluded)
+
+
+def _seen(computer: Computer, path: str) -> Stat:
+    found = computer.stat(path, follow=False)
+    assert found is not None, path
+    return found
+
+
+def _chosen(seen: Stat, flags: str) -> list[int]:
+    known = {"u": seen.uid, "g": seen.gid, "o": seen.mode, "a": seen.atime // 10**9,
+             "m": seen.mtime // 10**9, "c": seen.ctime // 10**9}  # fmt: skip
+    return [value for letter, value in known.items() if letter in flags]
+
+
+# ---------------------------------------------------------------------------------- the rest --
+
+
+def _punch_alternating(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Punch every second block of a file."""
+    given, paths = options(arguments, "", "osi", program_name="punch-alternating")
+    place = computer.place(computer.absolute(paths[-1]))
+    if place is None:
+        say(shell, f"{paths[-1]}: No such file or directory\n")
+        return 1
+    mounted, inside = place
+    size = mounted.stat(inside).size
+    start = int(given.get("o", "0")) * _BLOCK
+    step, length = int(given.get("i", "2")) * _BLOCK, int(given.get("s", "1")) * _BLOCK
+    fs, name = mounted.fs, mounted.inside(inside)
+    with computer.timed("punch-alternating"):
+        for offset in range(start, size, step):
+            fs.vfs_fallocate(name, 3, offset, length)
+        fs.fsync(name)
+    return 0
+
+
+def _cloner(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Clone a range of a file, or the whole."""
+    given, paths = options(arguments, "", "sdl", program_name="cloner")
+    names = []
+    for path in paths:
+        if computer.stat(path) is None:
+            computer.open(path, "w")
+        place = computer.place(computer.absolute(path))
+        if place is None:
+            raise UnknownError(f"cloner: {path} is on no filesystem of the model")
+        names.append(place)
+    (mounted, source), (_, target) = names
+    fs = mounted.fs
+    try:
+        with computer.timed("clone"):
+            fs.clone_range(
+                mounted.inside(source), mounted.inside(target), int(given.get("s", "0")),
+                int(given.get("d", "0")), int(given.get("l", "0")),
+            )  # fmt: skip
+    except OSError as error:
+        say(shell, f"clone failed: {reason(error)}\n")
+        return 1
+    return 0
+
+
+PROGRAMS: Final[dict[str, Program]] = {
+    "lstat64": _lstat64, "fssum": _fssum, "punch-alternating": _punch_alternating,
+    "cloner": _cloner,
+}  # fmt: skip

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Programs of coreutils that make, move and remove names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.scripts.files import Stat, fail
+from btrfs_model.scripts.program import Program, options, reason, say
+from btrfs_model.shell.state import UnknownError
+
+if TYPE_CHECKING:
+    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.shell.state import Shell
+
+
+def each(
+    computer: Computer, shell: Shell, paths: list[str], act: Callable[[str], None], told: str
+) -> int:
+    """Do something with each path; say which failed, and why."""
+    status = 0
+    for path in paths:
+        try:
+            act(computer.absolute(path))
+        except OSError as error:
+            say(shell, f"{told.format(path)}: {reason(error)}\n")
+            status = 1
+    return status
+
+
+def _mkdir(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "pv", "m", long=("parents", "mode="), program_name="mkdir")
+    mode = given.get("m", given.get("mode"))
+    bits = int(mode, 8) if mode else 0o777 & ~computer.umask
+    parents = "p" in given or "parents" in given
+
+    def make(path: str) -> None:
+        if parents:
+            parts = path.strip("/").split("/")
+            for count in range(1, len(parts)):
+                before = "/" + "/".join(parts[:count])
+                if computer.stat(before) is None:
+                    make_folder(computer, before, 0o777 & ~computer.umask)
+            if (seen := computer.stat(path)) is not None and seen.is_dir:
+                return
+        make_folder(computer, path, bits)
+        if "v" in given:
+            shell.write(f"mkdir: created directory '{path}'\n")
+
+    return each(computer, shell, paths, make, "mkdir: cannot create directory '{}'")
+
+
+def make_folder(computer: Computer, path: str, mode: int) -> None:
+    """Make a directory."""
+    found = computer.place(path)
+    if found is None:
+        computer.tree.make(path, stat.S_IFDIR | mode, mtime=computer.time_ns())
+        return
+    mounted, inside = found
+    mounted.may_write(path)
+    if not inside.strip("/"):
+        raise fail(errno.EEXIST, path)
+    with computer.timed("mkdir"):
+        mounted.fs.mkdir(mounted.inside(inside), mode)
+
+
+def _rmdir(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    _, paths = options(arguments, "v", program_name="rmdir")
+    return each(computer, shell, paths, lambda path: remove_folder(computer, path),
+                "rmdir: failed to remove '{}'")  # fmt: skip
+
+
+def remove_folder(computer: Computer, path: str) -> None:
+    """Remove an empty directory."""
+    found = computer.place(path)
+    if found is None:
+        folder, name = computer.tree.parent(path)
+        node = computer.tree.find(path, follow=False)
+        if not stat.S_ISDIR(node.mode):
+            raise fail(errno.ENOTDIR, path)
+        if node.names:
+            raise fail(errno.ENOTEMPTY, path)
+        if path in computer.mounts:
+            raise fail(errno.EBUSY, path)
+        del folder.names[name]
+        return
+    mounted, inside = found
+    if not inside:
+        raise fail(errno.EBUSY, path)
+    mounted.may_write(path)
+    with computer.timed("rmdir"):
+        mounted.fs.rmdir(mounted.inside(inside))
+
+
+def unlink(computer: Computer, path: str) -> None:
+    """Remove a name of a file."""
+    found = computer.place(path)
+    if found is None:
+        folder, name = computer.tree.parent(path)
+        node = folder.names.get(name)
+        if node is None:
+            raise fail(errno.ENOENT, path)
+        if stat.S_ISDIR(node.mode):
+            raise fail(errno.EISDIR, path)
+        del folder.names[name]
+        return
+    mounted, inside = found
+    mounted.may_write(path)
+    with computer.timed("unlink"):
+        mounted.fs.unlink(mounted.inside(inside))
+
+
+def _rm(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "rRfvid", long=("recursive", "force", "one-file-system"),
+                           program_name="rm")  # fmt: skip
+    recursive = bool({"r", "R", "recursive"} & set(given))
+    forced = "f" in given or "force" in given
+    status = 0
+    for path in paths:
+        whole = computer.absolute(path)
+        seen = computer.stat(whole, follow=False)
+        if seen is None:
+            if not forced:
+                say(shell, f"rm: cannot remove '{path}': No such file or directory\n")
+                status = 1
+            continue
+        if seen.is_dir and not recursive:
+            if "d" in given:
+                status |= each(computer, shell, [path], lambda one: remove_folder(computer, one),
+                               "rm: cannot remove '{}'")  # fmt: skip
+                continue
+            say(shell, f"rm: cannot remove '{path}': Is a directory\n")
+            status = 1
+            continue
+        if whole == "/":
+            say(shell, "rm: it is dangerous to operate recursively on '/'\n"
+                       "rm: use --no-preserve-root to override this failsafe\n")  # fmt: skip
+            status = 1
+            continue
+        status |= _remove(computer, shell, path, whole, seen)
+    return status
+
+
+def _remove(computer: Computer, shell: Shell, told: str, path: str, seen: Stat) -> int:
+    if seen.is_dir:
+        status = 0
+        for name in computer.listdir(path):
+            inner = computer.stat(f"{path}/{name}", follow=False)
+            if inner is not None:
+                status |= _remove(
+                    computer, shell, f"{told.rstrip('/')}/{name}", f"{path}/{name}", inner
+                )
+        if status:
+            return status
+    remove = remove_folder if seen.is_dir else unlink
+    return each(computer, shell, [told], lambda _: remove(computer, path), "rm: cannot remove '{}'")
+
+
+def _unlink(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    return each(computer, shell, arguments, lambda path: unlink(computer, path),
+                "unlink: cannot unlink '{}'")  # fmt: skip
+
+
+def _ln(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "sfnTvrP", long=("symbolic", "force"), program_name="ln")
+    symbolic, forced = "s" in given or "symbolic" in given, "f" in given or "force" in given
+    if len(paths) == 1:
+        paths = [paths[0], posixpath.basename(paths[0])]
+    *sources, target = paths
+    whole = computer.absolute(target)
+    seen = computer.stat(whole, follow="n" not in given)
+    into = seen is not None and seen.is_dir and "T" not in given
+    status = 0
+    for source in sources:
+        name = f"{whole.rstrip('/')}/{posixpath.basename(source.rstrip('/'))}" if into else whole
+        shown = f"{target.rstrip('/')}/{posixpath.basename(source)}" if into else target
+        try:
+            if forced and computer.stat(name, follow=False) is not None:
+                unlink(computer, name)
+            if symbolic:
+                symlink(computer, source, name)
+            else:
+                hard_link(computer, computer.absolute(source), name)
+        except OSError as error:
+            kind = "symbolic" if symbolic else "hard"
+            if error.errno == errno.ENOENT and not symbolic and computer.stat(
+                computer.absolute(source), follow=False) is None:  # fmt: skip
+                say(shell, f"ln: failed to access '{source}': {reason(error)}\n")
+            elif error.errno == errno.EEXIST or symbolic:
+                say(shell, f"ln: failed to create {kind} link '{shown}': {reason(error)}\n")
+            else:
+                say(
+                    shell,
+                    f"ln: failed to create {kind} link '{shown}' => '{source}': {reason(error)}\n",
+                )
+            status = 1
+    return status
+
+
+def symlink(computer: Computer, target: str, path: str) -> None:
+    """Make a symbolic link."""
+    found = computer.place(path)
+    if found is None:
+        computer.tree.make(path, stat.S_IFLNK | 0o777, target=target, mtime=computer.time_ns())
+        return
+    mounted, inside = found
+    mounted.may_write(path)
+    with computer.timed("symlink"):
+        mounted.fs.symlink(target, mounted.inside(inside))
+
+
+def hard_link(computer: Computer, source: str, path: str) -> None:
+    """Give a file another name."""
+    first, second = computer.place(source), computer.place(path)
+    if first is None and second is None:
+        node = computer.tree.find(source, follow=False)
+        folder, name = computer.tree.parent(path)
+        if name in folder.names:
+            raise fail(errno.EEXIST, path)
+        folder.names[name] = node
+        node.nlink += 1
+        return
+    if first is None or second is None or first[0].fs is not second[0].fs:
+        raise fail(errno.EXDEV, path)
+    first[0].may_write(path)
+    with computer.timed("link"):
+        first[0].fs.link(first[0].inside(first[1]), second[0].inside(second[1]))
+
+
+def _mv(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "fTnvu", "t", long=("exchange", "no-target-directory"),
+                           program_name="mv")  # fmt: skip
+    if "t" in given:
+        paths = [*paths, given["t"]]
+    *sources, target = paths
+    whole = computer.absolute(target)
+    seen = computer.stat(whole)
+    exact = "T" in given or "no-target-directory" in given or "exchange" in given
+    into = seen is not None and seen.is_dir and not exact
+    status = 0
+    for source in sources:
+        name = f"{whole.rstrip('/')}/{posixpath.basename(source.rstrip('/'))}" if into else whole
+        try:
+            rename(
+                computer, computer.absolute(source).rstrip("/"), name, exchange="exchange" in given
+            )
+        except OSError as error:
+            if (
+                error.errno == errno.ENOENT
+                and computer.stat(computer.absolute(source), False) is None
+            ):
+                say(shell, f"mv: cannot stat '{source}': {reason(error)}\n")
+            else:
+                shown = f"{target.rstrip('/')}/{posixpath.basename(source)}" if into else target
+                say(shell, f"mv: cannot move '{source}' to '{shown}': {reason(error)}\n")
+            status = 1
+    return status
+
+
+def rename(computer: Computer, source: str, path: str, *, exchange: bool = False) -> None:
+    """Rename a file."""
+    first, second = computer.place(source), computer.place(path)
+    if first is None and second is None:
+        node = computer.tree.find(source, follow=False)
+        before, old = computer.tree.parent(source)
+        after, new = computer.tree.parent(path)
+        inner = after.names.get(new)
+        if inner is not None and stat.S_ISDIR(inner.mode) and inner.names:
+            raise fail(errno.ENOTEMPTY, path)
+        del before.names[old]
+        after.names[new] = node
+        return
+    if first is None or second is None or first[0].fs is not second[0].fs:
+        _move(computer, source, path)
+        return
+    first[0].may_write(path)
+    try:
+        with computer.timed("rename"):
+            first[0].fs.rename(first[0].inside(first[1]), second[0].inside(second[1]),
+                               2 if exchange else 0)  # fmt: skip
+    except OSError as error:
+        if error.errno != errno.EXDEV or exchange:
+            raise
+        _move(computer, source, path)  # another subvolume
+
+
+def _move(computer: Computer, source: str, path: str) -> None:
+    """Copy a file to another filesystem, and remove it."""
+    seen = computer.stat(source, follow=False)
+    if seen is None:
+        raise fail(errno.ENOENT, source)
+    if not seen.is_file:
+        raise UnknownError("mv: only regular files are moved to another filesystem")
+    computer.open(path, "w").write(computer.read(source))
+    unlink(computer, source)
+
+
+def read_link(computer: Computer, path: str) -> str:
+    """Return where a symbolic link leads."""
+    found = computer.place(path)
+    if found is not None:
+        return found[0].read_link(found[1])
+    node = computer.tree.find(path, follow=False)
+    if not stat.S_ISLNK(node.mode):
+        raise fail(errno.EINVAL, path)
+    return node.target
+
+
+def _mktemp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, words = options(arguments, "dqut", "p", long=("tmpdir=", "directory"),
+                           program_name="mktemp")  # fmt: skip
+    form = words[0] if words else "tmp.XXXXXXXXXX"
+    folder = given.get("p", given.get("tmpdir", "/tmp" if not words or "t" in given else ""))
+    for number in range(1 << 20):
+        last = re.search("X{3,}(?!.*X{3,})", form)
+        name = (
+            form
+            if last is None
+            else (f"{form[: last.start()]}{number:0{len(last[0])}d}{form[last.end() :]}")
+        )
+        path = computer.absolute(posixpath.join(folder, name) if folder else name)
+        if computer.stat(path, follow=False) is None:
+            break
+    if "d" in given or "directory" in given:
+        make_folder(computer, path, 0o700)
+    elif "u" not in given:
+        computer.open(path, "w")
+    shell.write(path + "\n")
+    return 0
+
+
+def _readlink(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "fenmq", program_name="readlink")
+    for path in paths:
+        whole = computer.absolute(path)
+        try:
+            if {"f", "e", "m"} & set(given):
+                shell.write(_real(computer, whole) + "\n")
+            else:
+                shell.write(read_link(computer, whole) + ("" if "n" in given else "\n"))
+        except OSError:
+            return 1
+    return 0
+
+
+def _real(computer: Computer, path: str) -> str:
+    for _ in range(40):
+        seen = computer.stat(path, follow=False)
+        if seen is None or not seen.is_link:
+            break
+        path = computer.absolute(posixpath.join(posixpath.dirname(path), read_link(computer, path)))
+    return path.rstrip("/") or "/"
+
+
+def _mknod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, (path, *rest) = options(arguments, "", "m", program_name="mknod")
+    kind = rest[0] if rest else "p"
+    bits = {"p": stat.S_IFIFO, "c": stat.S_IFCHR, "u": stat.S_IFCHR, "b": stat.S_IFBLK}[kind]
+    mode = int(given["m"], 8) if "m" in given else 0o666 & ~computer.umask
+    device = os.makedev(int(rest[1], 0), int(rest[2], 0)) if len(rest) > 2 else 0
+
+    def make(whole: str) -> None:
+        found = computer.place(whole)
+        if found is None:
+            computer.tree.make(whole, bits | mode)
+        else:
+            found[0].may_write(whole)
+            found[0].fs.mknod(found[0].inside(found[1]), bits | mode, device)
+
+    return each(computer, shell, [path], make, "mknod: {}")
+
+
+def _mkfifo(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    return max([_mknod(computer, shell, [one, "p"]) for one in arguments], default=1)
+
+
+PROGRAMS: Final[dict[str, Program]] = {
+    "mkdir": _mkdir, "rmdir": _rmdir, "rm": _rm, "unlink": _unlink, "ln": _ln, "mv": _mv,
+    "mktemp": _mktemp, "readlink": _readlink, "mknod": _mknod, "mkfifo": _mkfifo,
+    "realpath": lambda computer, shell, arguments: _readlink(
+        computer, shell, ["-f", *[one for one in arguments if one != "-e"]]),
+}  # fmt: skip

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Scripts on the model: where they are found, what they cannot do, what they say of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import btrfs_model as bm
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.cli import cli
+from btrfs_model.scripts.find import scripts_in
+from btrfs_model.scripts.host import why_not
+from btrfs_model.shell.state import UnknownError
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+MADE = "mkfs.btrfs -q -f /dev/sdb; mount /dev/sdb /mnt/sdb\n"
+
+
+# ------------------------------------------------------------------------------------- found --
+
+MAIL = """\
+From: A <a@example.org>
+Subject: [PATCH] btrfs: something
+Content-Type: text/plain; charset=utf-8
+
+There is a problem, the following script shows it:
+
+  $ cat test.sh
+  #!/bin/bash
+
+  DEV=/dev/sdi
+  mkfs.btrfs -f -q $DEV
+
+  mount $DEV /mnt/sdi
+  echo hello > /mnt/sdi/foo
+  cat /mnt/sdi/foo
+
+  $ ./test.sh
+  hello
+
+So it is shown.
+
+Signed-off-by: A <a@example.org>
+---
+ fs/btrfs/send.c | 2 +-
+
+diff --git a/fs/btrfs/send.c b/fs/btrfs/send.c
+"""
+PROMPTS = """\
+    btrfs: another
+
+    Like this:
+
+      $ mkfs.btrfs -q -f /dev/sdc
+      $ mount /dev/sdc /mnt
+      # a file
+      $ for i in 1 2; do
+      >   echo $i >> /mnt/f
+      > done
+      $ xfs_io -c fsync /mnt/f
+      <power failure>
+      $ cat /mnt/f
+      1
+      2
+
+    Fix it.
+"""
+
+
+@pytest.mark.claim(
+    "A script is found in a mail, a patch or a commit message, with what is shown as its output.",
+    judge="unit",
+)
+def test_found_in_a_mail() -> None:
+    [found] = scripts_in(MAIL)
+    assert found.text.startswith("#!/bin/bash\n")
+    assert found.text.rstrip().endswith("cat /mnt/sdi/foo")
+    assert found.printed == ("hello",)
+
+
+def test_found_behind_prompts(tmp_path: Path) -> None:
+    [found] = scripts_in(PROMPTS)
+    assert found.printed == ("1", "2")
+    assert "power_failure\ncat /mnt/f" in found.text
+    (tmp_path / "mail").write_text(PROMPTS)
+    ran = CliRunner().invoke(cli, ["script", str(tmp_path / "mail")], catch_exceptions=False)
+    assert ran.exit_code == 0
+    assert "Of 2 lines that the message shows, 2 are equal" in ran.output
+    shown = CliRunner().invoke(cli, ["script", str(tmp_path / "mail"), "--show"])
+    assert shown.output == found.text
+
+
+def test_nothing_is_found() -> None:
+    with pytest.raises(BtrfsModelError, match="there is no script in it"):
+        scripts_in("Subject: hello\n\nThere is nothing.\n")
+
+
+# ----------------------------------------------------------------------------------- refused --
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.sh", "true\nif true; then\n", "a.sh: line 2: `then` must be followed by"),
+        ("a.sh", "true\nmount -z\n", "a.sh: line 2: mount: -z: this option is not known"),
+        ("a.txt", "Nothing here.\n", "a.txt: there is no script in it"),
+        ("a.mail", PROMPTS.replace("xfs_io", "dbus-x; xfs_io -Q"),
+         "a.mail: script from line 5: line 6: xfs_io: -Q: this option is not known"),
+    ],
+)  # fmt: skip
+def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told: str) -> None:
+    (tmp_path / name).write_text(text)
+    ran = CliRunner().invoke(cli, ["script", str(tmp_path / name)])
+    assert isinstance(ran.exception, BtrfsModelError)
+    assert f"{tmp_path}/{told}" in str(ran.exception)
+
+
+@pytest.mark.claim("What a script asks for and is not known is told, with its line.", judge="unit")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("true\nmkfs.btrfs --nope /dev/sdb\n", "line 2: mkfs.btrfs: --nope: this option is"),
+        (MADE + "btrfs balance start /mnt/sdb\n", "line 2: btrfs balance start: this command"),
+        (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
+        (MADE + "find /mnt/sdb -newer x\n", "line 2: find: -newer: this test is not known"),
+        ("coproc cat\n", "CoprocClause: this construct of bash is not known"),
+        ("while :; do :; done\n", "the script ran for too many commands"),
+        ("cat /dev/zero\n", "/dev/zero has no end"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known(text: str, told: str) -> None:
+    with pytest.raises(BtrfsModelError, match=told):
+        bm.script(text, steps=10_000)
+
+
+def test_an_unknown_program_is_bashs_error() -> None:
+    result = bm.script("nosuch a; echo $?")
+    assert result.output == b"script: line 1: nosuch: command not found\n127\n"
+
+
+# -------------------------------------------------------------------------------- shut in ----
+
+OUTSIDE = """\
+echo bad > {path}
+sed -n 'w {path}' /etc/passwd
+echo x | sed 'w {path}'
+echo x | awk '{{ print > "{path}" }}'
+echo x | awk '{{ system("touch {path}") }}'
+echo x | perl -e 'open(F, ">{path}"); print F 1'
+ln -s {path} /tmp/l; echo x > /tmp/l
+rm -rf / ; rm -rf {folder}; rm -rf --no-preserve-root /
+cp /etc/passwd {path}; dd if=/dev/zero of={path} count=1; mv /etc {path}
+sort -o {path} /etc/hostname; tail -c 1 {secret}; cat {secret}; od {secret}; diff {secret} /dev/null
+(cd {folder} && echo x > file); exec > {path}; echo x
+"""
+
+
+@pytest.mark.claim("A script changes and sees nothing of the machine.", judge="unit")
+@pytest.mark.parametrize("text", OUTSIDE.splitlines())
+def test_nothing_of_the_machine_is_changed(tmp_path: Path, text: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the secret\n")
+    path = tmp_path / "made"
+    try:
+        result = bm.script(text.format(path=path, folder=tmp_path, secret=secret))
+    except UnknownError:
+        pass
+    else:
+        assert b"the secret" not in result.output
+    assert sorted(tmp_path.iterdir()) == [secret]
+    assert secret.read_text() == "the secret\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        'open(F, "<", "/etc/passwd"); print <F>',
+        'use Socket; socket(S, PF_INET, SOCK_STREAM, 0) ? print "connected" : print "refused"',
+        'fork() // print "no fork"; exec("/bin/sh", "-c", "echo out")',
+    ],
+)  # fmt: skip
+def test_a_filter_is_alone(program: str) -> None:
+    """Of files, sockets and processes a filter sees none."""
+    quoted = program.replace("'", "'\\''")
+    result = bm.script(f"echo x | perl -e '{quoted}' 2>/dev/null\n")
+    assert not any(one in result.output for one in (b"root:", b"connected"))
+
+
+def test_a_fork_bomb_ends() -> None:
+    with pytest.raises(BtrfsModelError, match=r"nested too deeply|too many commands"):
+        bm.script(":(){ :|:& };:", steps=2000)
+
+
+# ------------------------------------------------------------------------------------- times --
+
+
+def test_the_clock_tells_predictions(tmp_path: Path) -> None:
+    script = MADE + (
+        "mkdir /mnt/sdb/d; for ((i=0;i<2000;i++)); do echo -n > /mnt/sdb/d/f$i; done\n"
+        "a=$(date +%s%N)\nxfs_io -c fsync /mnt/sdb/d\nb=$(date +%s%N); echo $((b - a))\n"
+    )
+    results = [bm.script(script, behaviour=one, device="samsung-850-evo")
+               for one in ("v5.16", "v5.16 + log-dir-index-only")]  # fmt: skip
+    took = [int(result.stdout) for result in results]
+    assert took[0] > took[1] > 0
+    calls = results[0].steps
+    assert calls.what.iloc[-1] == "fsync /mnt/sdb/d"
+    assert round(calls.seconds.iloc[-1] * 1e9) == pytest.approx(took[0], abs=2000)
+    (tmp_path / "script.sh").write_text(script)
+    ran = CliRunner().invoke(cli, ["script", str(tmp_path / "script.sh"), "--before", "v5.16",
+                                   "--behaviour", "v5.16 + log-dir-index-only", "--device",
+                                   "samsung-850-evo"], catch_exceptions=False)  # fmt: skip
+    assert ran.exit_code == 0
+    assert " times (" in ran.output
+
+
+def test_a_filesystem_outlives_its_script(tmp_path: Path) -> None:
+    (tmp_path / "s.sh").write_text(MADE + "echo data > /mnt/sdb/f; sync\n")
+    ran = CliRunner().invoke(cli, ["script", str(tmp_path / "s.sh"), "--size", "1G", "--out",
+                                   str(tmp_path / "images")], catch_exceptions=False)  # fmt: skip
+    assert ran.exit_code == 0
+    with bm.open(tmp_path / "images/dev-sdb.img") as fs:
+        assert fs.read_file(5, "f") == b"data\n"
+
+
+# ------------------------------------------------------------------------------------ folder --
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A folder with a script, and what it sources."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "common").write_text("odd() { ls >(cat); }\nhello() { echo $1 from $0; }\n")
+    (tmp_path / "tests/one").write_text(
+        '. ./common; hello $WHO; echo x > made; ls; local_() { false; local x=$?; echo "$x"; }\n'
+        "local_; tool a; ./tool a\n"
+    )
+    tool = tmp_path / "tool"
+    tool.write_text("echo tool $1\n")
+    tool.chmod(0o755)
+    return tmp_path
+
+
+def test_a_folder_is_copied(library: Path) -> None:
+    """A function of a library that has something unknown in it is refused when it is called."""
+    arguments = ["script", "--folder", str(library), "--set", "WHO=me", str(library / "tests/one")]
+    ran = CliRunner().invoke(cli, arguments)
+    assert ran.stdout.splitlines() == [
+        "me from tests/one", "common", "made", "tests", "tool", "1",
+        "tests/one: line 2: tool: command not found", "tool a",
+    ]  # fmt: skip
+    assert not (library / "made").exists()
+    with pytest.raises(UnknownError, match=r">\( \)"):
+        bm.script(". ./common; odd", folder=library)
+    wrong = CliRunner().invoke(cli, [*arguments[:3], "--set", "WHO", *arguments[5:]])
+    assert wrong.exit_code == 2
+    assert "'WHO' is not NAME=VALUE" in wrong.output
+
+
+def test_programs_that_the_model_does_not_have() -> None:
+    with pytest.raises(UnknownError, match="line 1: src/thing: this program is not known"):
+        bm.script("not_modelled src/thing")
+
+
+@pytest.mark.claim("A mapped device that drops writes leaves what a power failure leaves.")
+def test_a_device_that_drops_writes() -> None:
+    text = """
+        mkfs.btrfs -q -f /dev/sdb; size=$(blockdev --getsz /dev/sdb)
+        table="0 $size flakey /dev/sdb 0 180 0"
+        drops="0 $size flakey /dev/sdb 0 0 180 1 drop_writes"
+        dmsetup create flaky --table "$table"; mount /dev/mapper/flaky /mnt/x; cd /mnt/x
+        echo kept > a; mkdir d; sync; echo lost > b; echo synced > d/c; xfs_io -c fsync d/c
+        dmsetup suspend --nolockfs flaky; echo "$drops" | dmsetup load flaky; dmsetup resume flaky
+        echo never > e; sync; cd /; umount /mnt/x
+        dmsetup suspend --nolockfs flaky; dmsetup load flaky --table "$table"; dmsetup resume flaky
+        mount /dev/mapper/flaky /mnt/x; find /mnt/x | sort; cat /mnt/x/d/c
+        dmsetup remove flaky; umount /mnt/x
+        dmsetup remove flaky && mount /dev/sdb /mnt/x && ls /mnt/x
+    """
+    result = bm.script(text)
+    assert result.stdout.decode().split() == ["/mnt/x", "/mnt/x/a", "/mnt/x/d", "/mnt/x/d/c",
+                                              "synced", "a", "d"]  # fmt: skip
+    assert b"remove ioctl on flaky failed: Device or resource busy" in result.stderr
+
+
+def test_sums_of_trees() -> None:
+    text = MADE + (
+        "cd /mnt/sdb; mkdir d; echo a > d/a; ln -s a d/l; setfattr -n user.x -v y d/a\n"
+        "fssum -A -f -w /tmp/sum d; fssum -r /tmp/sum d; cp -a d e; fssum -r /tmp/sum e\n"
+        "echo b > d/a; fssum -r /tmp/sum d; echo $?\n"
+    )
+    told = bm.script(text).stdout.decode().splitlines()
+    assert told == ["OK", "OK", "differs: a", "FAIL", "1"]
+
+
+def test_files_that_cannot_all_be_made_run_one_by_one() -> None:
+    """What is refused is met by the command that meets it on a kernel; nothing is told twice."""
+    text = MADE + (
+        "btrfs quota enable /mnt/sdb; btrfs qgroup limit 256K 0/5 /mnt/sdb; sync; echo begun\n"
+        "for ((i = 0; i < 10000; i++)); do echo -n > /mnt/sdb/file_$i || break; done\n"
+        "echo ended; ls /mnt/sdb | wc -l; echo $i\n"
+    )
+    result = bm.script(text)
+    begun, ended, count, turns = result.stdout.decode().split()
+    assert (begun, ended, count) == ("begun", "ended", turns)
+    assert b"Disk quota exceeded" in result.stderr
+    assert 0 < int(count) < 10_000

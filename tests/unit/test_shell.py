@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The shell beside bash: the same script in both, output and exit status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import btrfs_model as bm
+from btrfs_model.scripts.host import why_not
+from btrfs_model.shell.parse import ShellSyntaxError
+
+BASH = shutil.which("bash")
+pytestmark = [
+    pytest.mark.skipif(BASH is None, reason="bash is not here"),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
+
+PREAMBLE = """\
+a=foo; b="x y"; c=12; i=1; guard=0; arr=(foo "b r" baz); declare -A map=([k]=v [j]="w w")
+f() { local a=loc; echo "f:$1:$#:$a"; return 4; }
+g() { echo g; false; }
+set -- one "t wo" 3
+"""
+
+
+def both(text: str, tmp_path: Path) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
+    """Run a script in bash, in an empty folder, and in the shell of the model."""
+    file = tmp_path / "script"
+    file.write_text(text)
+    folder = tmp_path / "work"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    ran = subprocess.run(["bash", str(file)], cwd=folder, stdin=subprocess.DEVNULL,
+                         capture_output=True, timeout=60,
+                         env={"HOME": "/root", "PATH": "/usr/bin:/bin", "LC_ALL": "C"})  # fmt: skip
+    ours = bm.script(f"mkdir /w; cd /w\n{text}")
+    return (ran.stdout, ran.returncode), (ours.stdout, ours.status)
+
+
+@pytest.mark.claim(
+    "A script of bash prints what bash prints, and ends with its status.", judge="twins"
+)
+@pytest.mark.parametrize(
+    "text", json.loads((Path(__file__).parents[1] / "data/shell.json").read_text())
+)
+def test_as_bash_has_it(tmp_path: Path, text: str) -> None:
+    theirs, ours = both(PREAMBLE + text + "\n", tmp_path)
+    assert ours == theirs
+
+
+WORDS = ("foo", "x1", "$a", '"$b"', "$b", "${c}", "'q q'", "${u:-d}", "${a#f}", "${b/ /_}", "${#a}",
+         "$((c + i))", "$(echo s)", '"$@"', "${arr[1]}", '"${arr[@]}"', "{p,q}", "a\\ b", "$*", "",
+         "${a^}", "${b%y}", "$'\\t'", "$?", "~", "*")  # fmt: skip
+words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map("".join)
+TESTS = ("true", "false", '[ "$a" = foo ]', "[[ $b == x* ]]", "(( i++ < 3 ))", "[ -n \"$u\" ]",
+         "[[ $c -gt 5 && $a < b ]]", "f x > /dev/null", "! g > /dev/null")  # fmt: skip
+
+
+def statements(depth: int) -> st.SearchStrategy[str]:
+    simple = st.one_of(
+        st.lists(words, min_size=1, max_size=3).map(lambda all_: "echo " + " ".join(all_)),
+        words.map(lambda word: f"printf '<%s>' {word}"),
+        st.tuples(st.sampled_from(["a", "b", "c"]), words).map("=".join),
+        st.lists(words, max_size=3).map(lambda all_: f"arr=({' '.join(all_)})"),
+        words.map(lambda word: f"set -- {word} z"),
+        words.map(lambda word: f"f {word}"),
+        st.sampled_from([*TESTS, "shift", "unset a", "(exit 3)", 'read a b <<< "$b"', "i=0"]),
+    )
+    if not depth:
+        return simple
+    inner = statements(depth - 1)
+    tests = st.sampled_from(TESTS)
+    return st.one_of(
+        simple,
+        st.tuples(tests, inner, inner).map(lambda s: f"if {s[0]}; then {s[1]}; else {s[2]}; fi"),
+        st.tuples(words, inner).map(lambda s: f'for v in {s[0]}; do {s[1]}; echo "[$v]"; done'),
+        st.tuples(inner, inner).map(
+            lambda s: f"for ((i=0;i<2;i++)); do {s[0]}; {s[1]}; (( ++guard > 20 )) && break; done"
+        ),
+        st.tuples(words, inner).map(lambda s: f"case {s[0]} in f*) {s[1]};; *) echo other;; esac"),
+        st.tuples(inner, st.sampled_from(["&&", "||"]), inner).map(" ".join),
+        st.tuples(inner, inner).map(lambda s: f"{{ {s[0]}; {s[1]}; }} | cat"),
+        inner.map(lambda s: f"( {s} )"),
+        inner.map(lambda s: f'x=$( {s} ); echo "$x"'),
+        inner.map(lambda s: f"{{ {s}; }} > F; cat F"),
+    )
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    flags=st.sampled_from(["", "set -e\n", "set -u\n", "set -o pipefail\n", "IFS=:\n"]),
+    lines=st.lists(statements(2), min_size=1, max_size=4),
+)
+def test_random_scripts(
+    tmp_path_factory: pytest.TempPathFactory, flags: str, lines: list[str]
+) -> None:
+    text = PREAMBLE + flags + "\necho $?\n".join(lines) + "\necho end $?\n"
+    theirs, ours = both(text, tmp_path_factory.mktemp("shell"))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("if true; then\n", 1), ("echo a\necho )\n", 2), ("for x in; do\n", 1), ("echo 'x\n", 1),
+     ("case a in\n", 1), ("echo $((1 +))\n", 1), ("}\n", 1)],
+)  # fmt: skip
+def test_what_bash_refuses(text: str, line: int) -> None:
+    """A script that is none ends before anything of it runs, with its line."""
+    with pytest.raises(ShellSyntaxError, match=f"^line {line}: "):
+        bm.script(text)
