@@ -157,6 +157,15 @@ def to_svg(figure: Figure, name: str) -> str:
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", metadata=nothing)
     svg = re.sub(r'<g id="[^"]*">', "<g>", buffer.getvalue())
+    # Matplotlib names a clip by a hash of its place, whose last bit the solver of the layout leaves
+    # to chance.
+    numbers = {found: f"{name}-{number}"
+               for number, found in enumerate(re.findall(r'\bid="([^"]+)"', svg))}  # fmt: skip
+    svg = re.sub(
+        r'(\bid="|#)([^")]+)(?=[")])',
+        lambda found: found[1] + numbers.get(found[2], found[2]),
+        svg,
+    )
     about = "".join(
         f'<{tag} id="{name}-{tag}">{escape(str(text))}</{tag}>\n'
         for tag, text in (("title", figure.get_suptitle() or name), ("desc", figure.get_label()))

@@ -12,8 +12,9 @@ from typing import Any
 import corpus
 import pytest
 from browser import CUT_LABELS, CUT_OFF, SCHEMES, WIDTHS, violations
+from matplotlib.figure import Figure
 
-from btrfs_model.base.charts import COLOURS, KINDS
+from btrfs_model.base.charts import COLOURS, KINDS, to_svg
 from btrfs_model.cli.experiments import _print_answer as print_answer
 from btrfs_model.cost.machine import Ratio
 from btrfs_model.experiments import commits
@@ -286,6 +287,21 @@ def luminance(colour: str) -> float:
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_ids_of_a_picture_are_its_own() -> None:
+    """They count; a solver leaves the last bits of a layout to chance."""
+    pictures = []
+    for left in (0.1, math.nextafter(0.1, 1)):
+        figure = Figure()
+        figure.add_axes((left, 0.1, 0.8, 0.8)).plot([1, 2], marker="o")
+        pictures.append(to_svg(figure, "lines"))
+    one, other = pictures
+    assert one == other
+    assert "clip-path" in one
+    ids = re.findall(r'\bid="([^"]+)"', one)
+    assert all(name.startswith("lines-") for name in ids)
+    assert {*re.findall(r'(?:url\(|href=")#([^")]+)', one)} < {*ids}
 
 
 def test_colours_of_text_have_contrast() -> None:
