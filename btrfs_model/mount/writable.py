@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import uuid
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
@@ -163,7 +164,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         seed, ssd, compress, max_inline, behaviour
             See the class.
         **options
-            ``csum``, ``label``, ``metadata`` and features, see
+            ``csum``, ``label``, ``metadata``, ``uuid`` and features, see
             :class:`~btrfs_model.mount.mkfs.layout.Format`.
 
         Raises
@@ -182,6 +183,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         start = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) or START // 10**9
         choice = random.Random(f"mkfs {seed}")
         fsid, chunks, device, top = (random_uuid(choice) for _ in range(4))
+        if layout.uuid:
+            fsid = uuid.UUID(layout.uuid).bytes
         format_device(memory.buffer, layout, Identity(fsid, chunks, device, top, start))
         return cls(memory, seed=seed, ssd=ssd, compress=compress, max_inline=max_inline,
                    behaviour=kernel)  # fmt: skip

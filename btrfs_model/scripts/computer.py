@@ -20,6 +20,7 @@ from btrfs_model.cost.device import Device as DiskModel
 from btrfs_model.cost.machine import Machine, NoCostError, predict
 from btrfs_model.mount.mount import START as MOUNT_START
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.patches import Patch
 from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
 from btrfs_model.scripts.mounted import Mounted, MountedFile
 from btrfs_model.shell.state import UnknownError
@@ -71,6 +72,8 @@ class Device:
     crashed: _TemporaryFileWrapper[bytes] | None = None
     drops: bool = False
     """Whether what is written is lost: `crashed` has what was written before."""
+    clock: int = 0
+    """Nanoseconds since 1970 when it was mounted last."""
 
 
 @dataclass
@@ -135,9 +138,10 @@ class Computer:
             self.tree.make(f"/dev/{name}", stat.S_IFCHR | 0o666)
         for name, data in _LINUX.items():
             self.tree.make(f"/proc/{name}", stat.S_IFREG | 0o444, data=bytearray(data))
-        for name in _FEATURES:
+        sent = 1 + (Patch.SEND_STREAM_V2 in behaviour)
+        for name, value in {**dict.fromkeys(_FEATURES, 0), "send_stream_version": sent}.items():
             self.tree.make(f"/sys/fs/btrfs/features/{name}", stat.S_IFREG | 0o444,
-                           data=bytearray(b"0\n"))  # fmt: skip
+                           data=bytearray(b"%d\n" % value))  # fmt: skip
         self.tree.make("/proc/mounts", stat.S_IFREG | 0o444, shown=self._mounts)
         self.tree.make("/etc/fstab", stat.S_IFREG | 0o644)
         self.tree.make("/dev/kmsg", stat.S_IFCHR | 0o644, changed=self.message)
@@ -191,6 +195,15 @@ class Computer:
     def clock(self) -> float:
         """Return the time in seconds."""
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time go by, for filesystems too."""
+        self.flush()
+        self.now += seconds
+        for device in self.devices.values():
+            device.clock += int(seconds * 10**9)
+            if device.filesystem is not None:
+                device.filesystem.clock += int(seconds * 10**9)
 
     def pipe(self, data: bytes) -> str:
         """Return the path of a file that is read once (``<( )``)."""
@@ -294,7 +307,7 @@ class Computer:
             if mode in ("r",):
                 raise
             node = self.tree.make(path, stat.S_IFREG | (bits & ~self.umask))
-        if stat.S_ISDIR(node.mode):
+        if stat.S_ISDIR(node.mode) and mode != "r":
             raise fail(errno.EISDIR, path)
         return TreeFile(node, mode, self.time_ns)
 

@@ -204,6 +204,8 @@ class TreeFile(Stream):
 
     def read(self, size: int = -1) -> bytes:
         """Read from the place on."""
+        if stat.S_ISDIR(self.node.mode):
+            raise fail(errno.EISDIR, "a directory")
         data = self.node.shown() if self.node.shown else self.node.data
         found = bytes(data[self.at : len(data) if size < 0 else self.at + size])
         self.at += len(found)

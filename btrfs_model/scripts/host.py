@@ -202,7 +202,6 @@ def _shut_in(folder: str) -> Callable[[], None]:
         libc = _libc()
         for what, most in (
             (resource.RLIMIT_CPU, _SECONDS),
-            (resource.RLIMIT_AS, _MEMORY),
             (resource.RLIMIT_FSIZE, _OUTPUT),
             (resource.RLIMIT_CORE, 0),
         ):
@@ -216,5 +215,8 @@ def _shut_in(folder: str) -> Callable[[], None]:
             os.setuid(_NOBODY)
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
         _no_sockets()
+        # last: until the filter begins, the memory is that of this process, whose filesystems may
+        # be larger
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
 
     return before

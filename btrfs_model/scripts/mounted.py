@@ -86,9 +86,12 @@ class Mounted:
         if self.top and not find(device.filesystem, self.top).is_dir:
             raise fail(errno.ENOENT, self.top)
         device.filesystem.set_mount_options(",".join(kept))
+        fs = device.filesystem
+        fs.clock = max(fs.clock, device.clock, int(self.computer.now * 10**9))
 
     def end(self) -> None:
         """Unmount."""
+        self.device.clock = self.fs.clock
         if self.device.drops:
             self.fs.close()
             self.device.filesystem = None
@@ -113,6 +116,7 @@ class Mounted:
     def crash(self) -> None:
         """Keep what a crash would leave."""
         fs = self.fs
+        self.device.clock = fs.clock
         if not self.device.drops:
             self.keep()
         fs.close()
@@ -259,7 +263,7 @@ class MountedFile(Stream):
             mounted.may_write(path)
             fs.create(name, bits)
             return
-        if stat.S_ISDIR(seen.mode):
+        if stat.S_ISDIR(seen.mode) and mode != "r":
             raise fail(errno.EISDIR, path)
         if mode != "r":
             mounted.may_write(path)

@@ -22,6 +22,8 @@ _MODULES: Final = (
     "copies",
     "coreutils",
     "listing",
+    "stat",
+    "findutils",
     "disk_usage",
     "storage",
     "xfs_io",

@@ -21,6 +21,7 @@ On a device of less than 80 MiB the last two have a tenth of it each.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -65,6 +66,7 @@ class Format:
     single -d single``.
     `extref`, `skinny_metadata`, `no_holes`, `free_space_tree`, `block_group_tree`: features; the
     last needs the two before it and a nodesize of at least 8192.
+    `uuid`: what users know the filesystem by; one by chance without it.
     """
 
     size: int
@@ -77,6 +79,7 @@ class Format:
     no_holes: bool = True
     free_space_tree: bool = True
     block_group_tree: bool = False
+    uuid: str = ""
 
     def check(self) -> None:
         """Refuse what mkfs.btrfs refuses.
@@ -99,6 +102,9 @@ class Format:
         if self.block_group_tree and self.nodesize == _SECTORSIZE:
             # one root item more than fit into the one leaf that the root tree is here
             raise ValueError("block_group_tree needs a nodesize of 8192 or more")
+        if self.uuid and not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+                                          self.uuid):  # fmt: skip
+            raise ValueError(f"uuid {self.uuid!r} is none")
 
     @property
     def is_single(self) -> bool:

@@ -13,7 +13,7 @@ from btrfs_model.questions.fiemap.file import Flag
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_STYLES: Final = ("filefrag", "xfs_io", "xfs_io -v")
+_STYLES: Final = ("filefrag", "xfs_io", "xfs_io -l", "xfs_io -v")
 _NAMES: Final = {flag: name.lower() for name, flag in Flag.__members__.items()} | {
     Flag.UNKNOWN: "unknown_loc", Flag.DATA_INLINE: "inline",
 }  # fmt: skip
@@ -39,7 +39,7 @@ def fiemap_text(
         Its size in bytes.
     style : str
         ``filefrag`` (``filefrag -v``, without the line of the filesystem's type), ``xfs_io``
-        (``xfs_io -c fiemap``) or ``xfs_io -v`` (``xfs_io -c "fiemap -v"``).
+        (``xfs_io -c fiemap``), ``xfs_io -l`` or ``xfs_io -v`` (``xfs_io -c "fiemap -v"``).
     blocksize : int
         Of the filesystem, for filefrag.
     start, end : int
@@ -65,7 +65,7 @@ def fiemap_text(
         lines = _filefrag(extents, name, size, blocksize)
     else:
         last = size if end is None else min(size, end)
-        lines = _xfs_io(extents, name, (start, last), verbose=style == "xfs_io -v")
+        lines = _xfs_io(extents, name, (start, last), style)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -103,7 +103,7 @@ def _filefrag(
 
 
 def _xfs_io(
-    extents: list[tuple[int, int, int, int]], name: str, within: tuple[int, int], *, verbose: bool
+    extents: list[tuple[int, int, int, int]], name: str, within: tuple[int, int], style: str
 ) -> list[str]:
     rows: list[tuple[str, str, int, str]] = []
     end, size = within
@@ -117,9 +117,11 @@ def _xfs_io(
             place = _sectors(physical, length)
             rows.append((_sectors(logical, length), place, length, f"0x{flags:x}"))
         end = max(end, logical + length)
-    if not verbose:
+    if style != "xfs_io -v":
+        long = style == "xfs_io -l"
         return [f"{name}:", *(f"\t{number}: [{file}]: {place}"
-                              for number, (file, place, *_) in enumerate(rows))]  # fmt: skip
+                              + f" {length // _SECTOR} blocks" * long
+                              for number, (file, place, length, _) in enumerate(rows))]  # fmt: skip
     file_width = max([_FILE, *(len(file) + 3 for file, *_ in rows)])
     width = max([_BLOCKS, *(len(place) for _, place, *_ in rows)])
     head = (f"{'EXT':>4}: {'FILE-OFFSET':<{file_width}} {'BLOCK-RANGE':<{width}} "

@@ -116,14 +116,13 @@ def _date(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _sleep(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    computer.flush()
     units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
     for one in arguments:
         found = re.fullmatch(r"(\d*\.?\d+)([smhd]?)", one)
         if not found:
             say(shell, f"sleep: invalid time interval '{one}'\n")
             return 1
-        computer.now += float(found[1]) * units[found[2]]
+        computer.sleep(float(found[1]) * units[found[2]])
     return 0
 
 

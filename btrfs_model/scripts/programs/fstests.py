@@ -177,7 +177,26 @@ def _cloner(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return 0
 
 
+_MACHINE: Final = {"o": "4", "s": "4096", "w": "64"}
+"""Processors, bytes of a page, bits of a word."""
+
+
+def _feature(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Say what the machine has."""
+    del computer
+    given, _ = options(arguments, "osw", program_name="feature")
+    shell.write("".join(_MACHINE[one] + "\n" for one in given))
+    return 0
+
+
+def _godown(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Refuse to shut a filesystem down, as btrfs does before Linux 7.0."""
+    del computer, arguments
+    say(shell, "error on xfsctl(GOINGDOWN) (25: Inappropriate ioctl for device)\n")
+    return 1
+
+
 PROGRAMS: Final[dict[str, Program]] = {
-    "lstat64": _lstat64, "fssum": _fssum, "punch-alternating": _punch_alternating,
-    "cloner": _cloner,
+    "feature": _feature, "godown": _godown, "lstat64": _lstat64, "fssum": _fssum,
+    "punch-alternating": _punch_alternating, "cloner": _cloner,
 }  # fmt: skip

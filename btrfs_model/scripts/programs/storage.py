@@ -57,7 +57,11 @@ def _mkfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         return 1
     chosen = _format(given)
     size = size_of(given.get("b", given.get("byte-count", str(device.size))))
-    fs = WritableFilesystem.mkfs(size, behaviour=computer.behaviour, **chosen)
+    try:
+        fs = WritableFilesystem.mkfs(size, behaviour=computer.behaviour, **chosen)
+    except ValueError as error:
+        say(shell, f"ERROR: {error}\n")
+        return 1
     if device.filesystem is not None:
         device.filesystem.close()
     device.filesystem, device.crashed = fs, None
@@ -97,6 +101,8 @@ def _format(given: dict[str, str]) -> dict[str, Any]:
             chosen["nodesize"] = size_of(value)
     if "L" in given or "label" in given:
         chosen["label"] = given.get("L", given.get("label"))
+    if "U" in given or "uuid" in given:
+        chosen["uuid"] = given.get("U", given.get("uuid"))
     if "csum" in given or "checksum" in given:
         chosen["csum"] = given.get("csum", given.get("checksum", "")).replace("xxhash64", "xxhash")
     for told in _list(given):

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from btrfs_model.mount.names.lookup import may_write
 from btrfs_model.questions.fiemap.mounted import fiemap_mounted
 from btrfs_model.questions.fiemap.text import fiemap_text
 from btrfs_model.scripts.files import fail
@@ -39,8 +40,14 @@ class _File:
         if seen is None and "f" not in given:
             raise fail(errno.ENOENT, path)
         if seen is not None and seen.is_dir and not self.read_only:
+            if "f" in given or "t" in given:
+                raise fail(errno.EISDIR, path)
             # xfs_io tries to write first, then opens it to be read
             self.read_only = True
+        if seen is not None and found is not None and not self.read_only:
+            mounted, inner = found
+            mounted.may_write(inner)
+            may_write(mounted.fs, mounted.inode(inner), path)
         if seen is None or "t" in given:
             computer.open(self.path, "w", 0o600)
         self.place: tuple[Mounted, str] | None = found
@@ -60,9 +67,24 @@ class _File:
         seen = self.computer.stat(self.path)
         return seen.size if seen is not None else 0
 
+    def to_share(self) -> tuple[Mounted, str]:
+        """Return the place of a file that a call shares extents of; OSError where it is none."""
+        seen = self.computer.stat(self.path)
+        if seen is not None and not seen.is_file:
+            raise fail(errno.EISDIR if seen.is_dir else errno.EINVAL, self.shown)
+        return self.on
+
+
+def _source(file: _File, path: str) -> _File:
+    """Open the file that a command names; UsageError with xfs_io's words where it is refused."""
+    try:
+        return _File(file.computer, path, {"r": ""})
+    except OSError as error:
+        raise UsageError(f"{path}: {reason(error)}") from error
+
 
 _SWITCHES: Final = {
-    "pwrite": "qSbVNDdsu", "pread": "qvbV", "falloc": "k", "fiemap": "anv", "mwrite": "S",
+    "pwrite": "qSbVNDdsu", "pread": "qvbV", "falloc": "k", "fiemap": "alnv", "mwrite": "S",
     "reflink": "Cq", "dedupe": "Cq", "seek": "adhrs",
 }  # fmt: skip
 """Options of commands, which ``help`` names."""
@@ -73,7 +95,8 @@ def _help(shell: Shell, name: str) -> None:
     if name not in _COMMANDS:
         shell.write(f'command "{name}" not found\n')
         return
-    shell.write(f"{name} [options] ...\n\n" + "".join(f" -{one} -- an option\n"
+    words = "[offset [len]]" if name == "fiemap" else "..."
+    shell.write(f"{name} [options] {words}\n\n" + "".join(f" -{one} -- an option\n"
                 for one in _SWITCHES.get(name, "")))  # fmt: skip
 
 
@@ -262,11 +285,11 @@ def _sync(shell: Shell, file: _File, words: list[str]) -> int:
 
 def _reflink(shell: Shell, file: _File, words: list[str]) -> int:
     given, words = options(words, "q", "C", program_name="reflink")
-    source = _File(file.computer, words[0], {"r": ""})
+    source = _source(file, words[0])
     numbers = [size_of(one, block=_BLOCK) for one in words[1:]]
     first, second, length = numbers if numbers else (0, 0, 0)
-    (mounted, path), (_, from_path) = file.on, source.on
-    if mounted.fs is not source.on[0].fs:
+    (other, from_path), (mounted, path) = source.to_share(), file.to_share()
+    if mounted.fs is not other.fs:
         raise OSError(errno.EXDEV, "another filesystem")
     mounted.may_write(path)
     with file.computer.timed("clone"):
@@ -285,9 +308,12 @@ def _reflink(shell: Shell, file: _File, words: list[str]) -> int:
 
 def _dedupe(shell: Shell, file: _File, words: list[str]) -> int:
     given, words = options(words, "q", "C", program_name="dedupe")
-    source = _File(file.computer, words[0], {"r": ""})
+    source = _source(file, words[0])
     first, second, length = (size_of(one, block=_BLOCK) for one in words[1:4])
-    (mounted, path), (_, from_path) = file.on, source.on
+    (other, from_path), (mounted, path) = source.to_share(), file.on
+    if mounted.fs is not other.fs:
+        raise OSError(errno.EXDEV, "another filesystem")
+    file.to_share()
     with file.computer.timed("dedupe"):
         same = mounted.fs.dedupe_range(from_path, path, first, second, length)
     if not same:
@@ -301,7 +327,7 @@ def _dedupe(shell: Shell, file: _File, words: list[str]) -> int:
 def _copy_range(shell: Shell, file: _File, words: list[str]) -> int:
     del shell
     given, words = options(words, "", "sdlf", program_name="copy_range")
-    source = _File(file.computer, words[0], {"r": ""})
+    source = _source(file, words[0])
     first, second = size_of(given.get("s", "0")), size_of(given.get("d", "0"))
     length = size_of(given["l"]) if given.get("l") else max(0, source.size - first)
     (mounted, path), (_, from_path) = file.on, source.on
@@ -376,13 +402,15 @@ def fiemap_rows(table: pd.DataFrame) -> list[tuple[int, int, int, int]]:
 
 
 def _fiemap(shell: Shell, file: _File, words: list[str]) -> int:
-    given, words = options(words, "avx", "n", program_name="fiemap")
+    given, words = options(words, "avxl", "n", program_name="fiemap")
+    if {"a", "x", "n"} & set(given):
+        raise UnknownError("xfs_io: fiemap: of the options -l and -v are known")
     mounted, path = file.on
     start = size_of(words[0], block=_BLOCK) if words else 0
     end = start + size_of(words[1], block=_BLOCK) if len(words) > 1 else None
     with file.computer.timed("fiemap"):
         table = fiemap_mounted(mounted.fs, path)
-    style = "xfs_io -v" if "v" in given else "xfs_io"
+    style = "xfs_io -v" if "v" in given else "xfs_io -l" if "l" in given else "xfs_io"
     shell.write(fiemap_text(table, file.shown, file.size, style=style, start=start, end=end))
     return 0
 

@@ -16,6 +16,7 @@ from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
+    from btrfs_model.scripts.mounted import Mounted
     from btrfs_model.shell.state import Shell
 
 
@@ -50,29 +51,44 @@ def _inode_resolve(computer: Computer, shell: Shell, arguments: list[str]) -> in
     fs = mounted.fs
     fs.sync()
     root = fs.resolve(inside)[0]
+    return _ino_paths(mounted, shell, root, int(number), path)
+
+
+def _ino_paths(mounted: Mounted, shell: Shell, root: int, inum: int, top: str) -> int:
+    """Print the paths of an inode in a subvolume, behind that of a directory."""
     try:
-        paths = fs.subvolume(root).paths_of(int(number))
+        paths = mounted.fs.subvolume(root).paths_of(inum)
     except OSError as error:
         say(shell, f"ERROR: ino paths ioctl: {reason(error)}\n")
         return 1
     for found in paths:
-        shell.write(posixpath.join(path, decoded(found)) + "\n")
+        shell.write(posixpath.join(top, decoded(found)) + "\n")
     return 0
 
 
 def _logical_resolve(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, words = options(arguments, "Pvo", "s",
                            program_name="btrfs inspect-internal logical-resolve")  # fmt: skip
-    if "P" not in given:
-        raise UnknownError("btrfs inspect-internal logical-resolve: it is known with -P alone")
     logical, path = words
-    mounted, _ = on_mount(computer, path)
+    mounted, inside = on_mount(computer, path)
     fs = mounted.fs
     fs.sync()
     found = logical_ino(fs, int(logical), ignore_offset="o" in given)
+    status = 0
     for row in found.itertuples():
-        shell.write(f"inode {row.inum} offset {row.offset} root {row.root}\n")
-    return 0
+        inum, root = int(row.inum), int(row.root)
+        if "P" in given:
+            shell.write(f"inode {inum} offset {row.offset} root {root}\n")
+            continue
+        name = decoded(fs.subvolume(root).path)
+        mounts = [one for one in computer.mounts.values() if one.device is mounted.device]
+        where = next((one.where for one in mounts if name and one.top == name), "")
+        if name and not where:
+            shell.write(f"inode {inum} subvol {name} could not be accessed: not mounted\n")
+        else:
+            seen = root if name else fs.resolve(inside)[0]
+            status |= _ino_paths(mounted, shell, seen, inum, where or path)
+    return status
 
 
 COMMANDS: Final[dict[str, Command]] = {
