@@ -92,7 +92,7 @@ def _of_filesystem(computer: Computer, path: str, file: Stat, form: str) -> str:
 def _fsid(fs: WritableFilesystem, subvolume: int) -> int:
     """Return f_fsid: the UUID folded, with the id of the subvolume (``btrfs_statfs()``)."""
     high, low, *others = struct.unpack(">4I", fs.image.superblock.fsid)
-    folded = (high ^ others[0]) << 32 | low ^ others[1]
+    folded = int((high ^ others[0]) << 32 | low ^ others[1])
     return folded ^ subvolume
 
 

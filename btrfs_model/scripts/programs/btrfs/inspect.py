@@ -75,10 +75,10 @@ def _logical_resolve(computer: Computer, shell: Shell, arguments: list[str]) -> 
     fs.sync()
     found = logical_ino(fs, int(logical), ignore_offset="o" in given)
     status = 0
-    for row in found.itertuples():
-        inum, root = int(row.inum), int(row.root)
+    for inum, offset, root in zip(*(found[one].tolist() for one in ("inum", "offset", "root")),
+                                  strict=True):  # fmt: skip
         if "P" in given:
-            shell.write(f"inode {inum} offset {row.offset} root {root}\n")
+            shell.write(f"inode {inum} offset {offset} root {root}\n")
             continue
         name = decoded(fs.subvolume(root).path)
         mounts = [one for one in computer.mounts.values() if one.device is mounted.device]
