@@ -74,6 +74,8 @@ def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) ->
 )
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", callback=_variables,
               help="An environment variable.")  # fmt: skip
+@click.option("--jobs-order", default=0, metavar="SEED",
+              help="Background jobs take turns: another number is another order.")  # fmt: skip
 @device_option(
     default="", help="What logs are written to; without it, no time is waited for a device."
 )
@@ -86,7 +88,7 @@ def script(
     context: click.Context, file: Path, arguments: tuple[str, ...], behaviour: str,
     before: str | None, after: str | None, commit: str | None, show: bool, number: int, size: int,
     steps: int, device: str, machine: str | None, out: Path | None, as_json: bool,
-    folder: Path | None, sets: dict[str, str],
+    folder: Path | None, sets: dict[str, str], jobs_order: int,
 ) -> None:  # fmt: skip
     """Run a shell script on the model: that of a file, a mail, a patch or a commit message.
 
@@ -118,7 +120,8 @@ def script(
         name = str(file.resolve().relative_to(folder.resolve()))
     results = [
         _run(file, one, arguments, told=told and not as_json, behaviour=side, machine=costs,
-             size=size, steps=steps, device=device, folder=folder, name=name, variables=sets)
+             size=size, steps=steps, device=device, folder=folder, name=name, variables=sets,
+             jobs_order=jobs_order)
         for side, told in sides
     ]  # fmt: skip
     if as_json:

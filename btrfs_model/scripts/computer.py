@@ -23,6 +23,7 @@ from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
 from btrfs_model.scripts.mounted import Mounted, MountedFile
+from btrfs_model.shell.jobs import Jobs
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Null, Stream
 
@@ -107,16 +108,19 @@ class Computer:
         What logs are written to; without it nothing is waited for.
     collects : bool
         Whether files that loops make are made together.
+    jobs_order : int
+        Another number is another order of background jobs.
     """
 
     def __init__(
         self, behaviour: Behaviour, costs: Machine, *, size: int, steps: int,
         program: Callable[[str], Callable[[Computer, Shell, list[str]], int] | None],
-        disk: DiskModel | None = None, collects: bool = True,
+        disk: DiskModel | None = None, collects: bool = True, jobs_order: int = 0,
     ) -> None:  # fmt: skip
         self.collects = collects
         self.behaviour, self.costs, self.size, self.disk = behaviour, costs, size, disk
         self.left, self.program = steps, program
+        self.jobs, self._turn = Jobs(self, jobs_order), 0
         self.tree = Tree()
         self.devices: dict[str, Device] = {}
         self.mapped: dict[str, bool] = {}
@@ -127,7 +131,7 @@ class Computer:
         self.line = 0
         self.steps: list[Step] = []
         self.readings: list[tuple[int, float, int]] = []
-        self._cwd = "/root"
+        self.cwd = "/root"
         self._pipes = 0
         self._last: Mounted | None = None
         for folder in ("bin", "dev/mapper", "etc", "home", "mnt", "opt", "proc/sys/vm", "root",
@@ -156,16 +160,11 @@ class Computer:
 
     # --------------------------------------------------------------------------- the world --
 
-    @property
-    def cwd(self) -> str:
-        """The working directory."""
-        return self._cwd
-
     def absolute(self, path: str) -> str:
         """Return a path from the root on, without dots."""
         if "/." not in path and "//" not in path and path.startswith("/"):
             return path
-        joined = path if path.startswith("/") else posixpath.join(self._cwd, path)
+        joined = path if path.startswith("/") else posixpath.join(self.cwd, path)
         found = posixpath.normpath(joined)
         if found.startswith("//"):
             found = found[1:]
@@ -178,14 +177,26 @@ class Computer:
             raise fail(errno.ENOENT, path)
         if not seen.is_dir:
             raise fail(errno.ENOTDIR, path)
-        self._cwd = path.rstrip("/") or "/"
+        self.cwd = path.rstrip("/") or "/"
 
     def step(self, line: int) -> None:
         """Note that a command begins."""
         self.line = line
         self.left -= 1
+        if self.left < self._turn:
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        """Let background jobs go on; raise where the script has run for too long."""
         if self.left < 0:
             raise StepsError("the script ran for too many commands: --steps allows more")
+        line = self.line
+        self.jobs.turn()
+        self.line = line
+
+    def share(self, commands: int) -> None:
+        """Let background jobs go on after so many commands; 0: there are none."""
+        self._turn = max(0, self.left - commands) if commands else 0
 
     def flush(self) -> None:
         """Do what was collected."""
@@ -196,7 +207,7 @@ class Computer:
         """Return the time in seconds."""
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         """Let time go by, for filesystems too."""
         self.flush()
         self.now += seconds
@@ -390,7 +401,7 @@ class Computer:
 
     def unmount(self, mounted: Mounted) -> None:
         """Unmount: everything is committed, and no inode stays in memory."""
-        if (self._cwd + "/").startswith(mounted.where + "/"):
+        if (self.cwd + "/").startswith(mounted.where + "/"):
             raise fail(errno.EBUSY, mounted.where)
         if any(one is not mounted and one.where.startswith(mounted.where + "/")
                for one in self.mounts.values()):  # fmt: skip
@@ -405,8 +416,8 @@ class Computer:
         self.mounts, self._last = {}, None
         for mounted in before:
             mounted.crash()
-        if any((self._cwd + "/").startswith(one.where + "/") for one in before):
-            self._cwd = "/root"
+        if any((self.cwd + "/").startswith(one.where + "/") for one in before):
+            self.cwd = "/root"
 
     def message(self, data: bytes) -> None:
         """Keep what is written to the kernel's log."""

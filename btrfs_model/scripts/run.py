@@ -120,6 +120,7 @@ def script(
     folder: str | os.PathLike[str] | None = None,
     name: str = "script",
     variables: Mapping[str, str] | None = None,
+    jobs_order: int = 0,
 ) -> ScriptResult:
     """Run a shell script on the model.
 
@@ -150,6 +151,8 @@ def script(
         ``$0``.
     variables : mapping, optional
         Environment variables that are set for it.
+    jobs_order : int
+        Background jobs take turns; another number is another order.
 
     Returns
     -------
@@ -165,7 +168,7 @@ def script(
     chosen = _Chosen(
         text, arguments, Behaviour.parse(behaviour), chosen_machine(machine), size, steps,
         load_device(device) if device else None, stdin,
-        None if folder is None else Path(folder), name, variables or {},
+        None if folder is None else Path(folder), name, variables or {}, jobs_order,
     )  # fmt: skip
     common = output or Sink()
     written = Sink()
@@ -192,12 +195,14 @@ class _Chosen(NamedTuple):
     folder: Path | None
     name: str
     variables: Mapping[str, str]
+    jobs_order: int
 
 
 def _run(chosen: _Chosen, common: Stream, written: Sink, *, collects: bool) -> ScriptResult:
     """Run a script; CollectedError where its files have to be made one by one."""
     computer = Computer(chosen.behaviour, chosen.costs, size=chosen.size, steps=chosen.steps,
-                        program=program, disk=chosen.disk, collects=collects)  # fmt: skip
+                        program=program, disk=chosen.disk, collects=collects,
+                        jobs_order=chosen.jobs_order)  # fmt: skip
     text = chosen.text
     run = compiler.script(text)
     streams = _Both(common), _Both(common)
@@ -216,6 +221,7 @@ def _run(chosen: _Chosen, common: Stream, written: Sink, *, collects: bool) -> S
         shell.mark(name, "x")
     try:
         status = compiler.subshell(shell, run)
+        computer.jobs.end()
         computer.flush()
     except (UnknownError, ShellError) as error:
         computer.close()

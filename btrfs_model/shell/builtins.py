@@ -28,6 +28,7 @@ from btrfs_model.shell.state import (
 )
 
 if TYPE_CHECKING:
+    from btrfs_model.shell.jobs import Job
     from btrfs_model.shell.state import Builtin, Shell
 
 _USAGE: Final = 2
@@ -60,6 +61,11 @@ _KEYWORDS: Final = frozenset(
 )
 _SIGNALS: Final = {"EXIT": "EXIT", "0": "EXIT", "ERR": "ERR", "1": "HUP", "2": "INT", "3": "QUIT",
                    "15": "TERM", "13": "PIPE"}  # fmt: skip
+_KILLS: Final = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "USR1": 10, "USR2": 12, "PIPE": 13,
+                 "ALRM": 14, "TERM": 15}  # fmt: skip
+_NAMES: Final = {number: name for name, number in _KILLS.items()}
+_PASSED_OVER: Final = (0, 2, 3)
+"""Signals that end no background job: 0 asks whether it is there, a job ignores the others."""
 
 
 def _true(shell: Shell, arguments: list[str]) -> int:
@@ -448,33 +454,71 @@ def _trap(shell: Shell, arguments: list[str]) -> int:
 
 
 def _wait(shell: Shell, arguments: list[str]) -> int:
-    arguments = [one for one in arguments if not one.startswith("-")]
-    if not arguments:
-        shell.jobs.clear()
-        return 0
-    status = 0
-    for one in arguments:
-        if one.startswith("%"):
-            jobs = list(shell.jobs)
-            one = jobs[int(one[1:]) - 1] if one[1:].isdigit() and int(one[1:]) <= len(jobs) else one
-        if one in shell.jobs:
-            status = shell.jobs.pop(one)
-        else:
-            shell.complain(f"wait: pid {one} is not a child of this shell")
-            status = 127
-    return status
+    told = [one for one in arguments if not one.startswith("-")]
+    known = [_job(shell, one) for one in told or shell.jobs]
+    jobs, status = shell.world.jobs, 0
+    if "-n" in arguments:
+        left = [one for one in known if one is not None]
+        known = [jobs.wait(left)] if left else [None]
+    for place, job in enumerate(known):
+        if job is not None:
+            status = jobs.wait([job]).status or 0
+            shell.jobs.pop(job.number, None)
+            continue
+        status = 127
+        if told:
+            shell.complain(f"wait: pid {told[place]} is not a child of this shell")
+    return status if told or "-n" in arguments else 0
+
+
+def _job(shell: Shell, told: str) -> Job | None:
+    """Return a job by its number, or by its place (``%1``)."""
+    if told.startswith("%"):
+        known = list(shell.jobs)
+        place = told[1:]
+        if place in ("%", "+", ""):
+            return shell.jobs[known[-1]] if known else None
+        if not place.isdigit() or not 1 <= int(place) <= len(known):
+            return None
+        told = known[int(place) - 1]
+    return shell.jobs.get(told)
+
+
+def _jobs(shell: Shell, arguments: list[str]) -> int:
+    left = [one.number for one in shell.jobs.values() if one.status is None]
+    if left and "-p" not in arguments:
+        raise UnknownError("jobs: it is known with -p alone")
+    shell.write("".join(one + "\n" for one in left))
+    return 0
 
 
 def _kill(shell: Shell, arguments: list[str]) -> int:
     if arguments and arguments[0] in ("-l", "-L"):
         return 0
+    signal, told = "TERM", list(arguments)
+    if told and told[0] in ("-s", "-n"):
+        signal, told = told[1], told[2:]
+    elif told and told[0].startswith("-") and told[0] != "--":
+        signal, told = told[0][1:], told[1:]
+    name = signal.upper().removeprefix("SIG")
+    number = int(name) if name.isdigit() else _KILLS.get(name)
+    if number is not None and number not in (*_KILLS.values(), 0):
+        raise UnknownError(f"kill: {signal}: this signal is not known")
+    if number is None:
+        shell.complain(f"kill: {signal}: invalid signal specification")
+        return 1
     status = 0
-    for one in arguments:
-        if one.startswith("-"):
+    for one in told:
+        if one == "--":
             continue
-        # a job has run to its end by now
-        shell.complain(f"kill: ({one}) - No such process")
-        status = 1
+        job = _job(shell, one)
+        if job is None or job.status is not None:
+            shell.complain(f"kill: ({one}) - No such process")
+            status = 1
+        elif name in job.traps or _NAMES.get(number) in job.traps:
+            raise UnknownError(f"kill: a job that has a trap for {signal} is not known")
+        elif number not in _PASSED_OVER:
+            shell.world.jobs.kill(job, number)
     return status
 
 
@@ -578,7 +622,7 @@ BUILTINS: Final[dict[str, Builtin]] = {
     "shift": _shift, "set": _set, "shopt": _shopt, "getopts": _getopts, "exit": _exit,
     "return": _return, "break": _leave(False), "continue": _leave(True), "eval": _eval,
     "source": _source, ".": _source, "exec": _exec, "command": _command, "type": _type,
-    "trap": _trap, "wait": _wait, "kill": _kill, "jobs": _true, "cd": _cd, "pwd": _pwd,
+    "trap": _trap, "wait": _wait, "kill": _kill, "jobs": _jobs, "cd": _cd, "pwd": _pwd,
     "pushd": _pushd, "popd": _popd, "dirs": _dirs, "umask": _umask, "let": _let, "hash": _true,
     "ulimit": _true, "alias": _true, "unalias": _true, "builtin": _builtin, "disown": _true,
     **{one: _declared(one) for one in ("declare", "typeset", "local", "export", "readonly")},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.shell import words
@@ -16,6 +17,7 @@ from btrfs_model.shell.state import (
     Break,
     DiscardError,
     Exit,
+    Killed,
     Leave,
     Return,
     Shell,
@@ -172,13 +174,21 @@ def _background(run: Run) -> Run:
         inner = shell.copy()
         inner.conditions = 0
         inner.files[0] = Source(b"")
-        status = subshell(inner, run)
-        shell.job = str(1001 + len(shell.jobs))
-        shell.jobs[shell.job] = status
+        job = shell.world.jobs.start(partial(_job, inner, run), inner.traps)
+        shell.job = job.number
+        shell.jobs[shell.job] = job
         shell.status = 0
         return 0
 
     return background
+
+
+def _job(shell: Shell, run: Run) -> int:
+    try:
+        return subshell(shell, run)
+    except Killed as killed:
+        shell.status = killed.status
+        return at_exit(shell)
 
 
 # --------------------------------------------------------------------------------- subshell --

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from btrfs_model.base.errors import BtrfsModelError
 
 if TYPE_CHECKING:
+    from btrfs_model.shell.jobs import Job, Jobs
     from btrfs_model.shell.streams import Stream
 
 Run: TypeAlias = "Callable[[Shell], int]"
@@ -72,6 +73,14 @@ class Exit(Leave):
         self.status = status
 
 
+class Killed(Leave):
+    """A signal ends a background job."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 class World(Protocol):
     """What a script acts on."""
 
@@ -102,18 +111,24 @@ class World(Protocol):
     umask: int
     """Mode bits that new files do not get."""
 
-    @property
-    def cwd(self) -> str:
-        """The working directory."""
+    cwd: str
+    """The working directory."""
+    jobs: Jobs
 
     def step(self, line: int) -> None:
         """Note that the command of a line begins; raise where a script has run for too long."""
+
+    def share(self, commands: int) -> None:
+        """Let background jobs go on after so many commands; 0: there are none."""
 
     def flush(self) -> None:
         """Do what was collected."""
 
     def clock(self) -> float:
         """Return the time, in seconds."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by."""
 
 
 class Random:
@@ -189,7 +204,7 @@ class Shell:
         self.level = 0
         self.line = 0
         self.job = ""
-        self.jobs: dict[str, int] = {}
+        self.jobs: dict[str, Job] = {}
         self.random = Random(1)
         self.began = world.clock()
         self.scopes: list[dict[str, tuple[Value | None, str | None]]] = []

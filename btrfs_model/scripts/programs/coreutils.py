@@ -122,7 +122,7 @@ def _sleep(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         if not found:
             say(shell, f"sleep: invalid time interval '{one}'\n")
             return 1
-        computer.sleep(float(found[1]) * units[found[2]])
+        computer.jobs.sleep(float(found[1]) * units[found[2]])
     return 0
 
 

@@ -51,7 +51,7 @@ class _File:
         if seen is None or "t" in given:
             computer.open(self.path, "w", 0o600)
         self.place: tuple[Mounted, str] | None = found
-        self.syncs = "s" in given
+        self.syncs, self.appends, self.direct = "s" in given, "a" in given, "d" in given
         self.maps = False
 
     @property
@@ -192,6 +192,8 @@ def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
     block = size_of(given.get("b", "4096"))
     if file.read_only:
         raise OSError(errno.EBADF, "read only")
+    if file.appends:
+        offset = file.size
     done = 0
     if file.place is None:
         stream = file.computer.open(file.path, "r+")
@@ -289,6 +291,8 @@ def _reflink(shell: Shell, file: _File, words: list[str]) -> int:
     numbers = [size_of(one, block=_BLOCK) for one in words[1:]]
     first, second, length = numbers if numbers else (0, 0, 0)
     (other, from_path), (mounted, path) = source.to_share(), file.to_share()
+    if file.appends:
+        raise OSError(errno.EBADF, "it is open for appending")
     if mounted.fs is not other.fs:
         raise OSError(errno.EXDEV, "another filesystem")
     mounted.may_write(path)
