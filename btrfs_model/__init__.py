@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from btrfs_model.questions.lasting import commit as commit
     from btrfs_model.questions.lasting import fsync as fsync
     from btrfs_model.questions.logreplay import replay_log as replay_log
+    from btrfs_model.questions.reads.walk import Reads as Reads
+    from btrfs_model.questions.reads.walk import readdir_reads as readdir_reads
     from btrfs_model.questions.reads.walk import reads as reads
     from btrfs_model.questions.receive.api import receive as receive
     from btrfs_model.questions.send.ioctl import SendResult as SendResult
@@ -74,6 +76,7 @@ _HOMES: Final = {
     "Filesystem": "volume.filesystem:Filesystem",
     "Limits": "limits:Limits",
     "Machine": "cost.machine:Machine",
+    "Reads": "questions.reads.walk:Reads",
     "SendResult": "questions.send.ioctl:SendResult",
     "StreamWriter": "stream.writer:StreamWriter",
     "__version__": "base.version:__version__",
@@ -96,6 +99,7 @@ _HOMES: Final = {
     "open": "volume.filesystem:Filesystem.open",
     "ratio": "cost.answer:ratio",
     "read_stream": "stream.reader:read_stream",
+    "readdir_reads": "questions.reads.walk:readdir_reads",
     "reads": "questions.reads.walk:reads",
     "receive": "questions.receive.api:receive",
     "receiver_calls": "cost.receiver:receiver_calls",

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -141,7 +138,9 @@ def reads(
     a terminal or a machine is named. What a listing computes has no cost, and is left out.
     """
     from btrfs_model.behaviour import Behaviour
+    from btrfs_model.cost.device import load
     from btrfs_model.questions.reads.cold import blocks_after_mount
+    from btrfs_model.questions.reads.walk import readdir_reads
     from btrfs_model.questions.reads.walk import reads as reads_of
 
     if (parent is not None or clones) and readdir is not None:
@@ -153,7 +152,8 @@ def reads(
         raise click.UsageError("--machine goes with a send, and not with --think")
     chosen = Behaviour.parse(behaviour)
     start = _addresses(cached)
-    with _imported_meanwhile("pandas"), image.open() as fs, progress() as step:
+    drive = None if device is None else load(device, parameters)
+    with image.open() as fs, progress() as step:
         step(f"reading {subvolume}")
         sent, base, sources = fs.subvolume(subvolume), None, None
         if readdir is None:
@@ -161,12 +161,14 @@ def reads(
         if mounted is not None:
             opened = {one.id: one for one in (sent, *(sources or ()))}.values()
             start |= blocks_after_mount(fs, opened, chosen, writable=mounted == "rw")
-        table: pd.DataFrame = reads_of(
-            fs, sent, behaviour=chosen, parent=base, clone_sources=sources, readdir=readdir,
-            cached=start,
-            limits=limits, device=device, think=think, parameters=parameters,
-            machine=machine,
-        )  # fmt: skip
+        if readdir is not None:
+            found = readdir_reads(fs, sent, readdir, cached=start, limits=limits)
+        else:
+            found = reads_of(fs, sent, behaviour=chosen, parent=base, clone_sources=sources,
+                             cached=start, limits=limits)  # fmt: skip
+        table: pd.DataFrame = found
+        if drive is not None:
+            table = found.on(drive, think=think, machine=machine)
     time = table.attrs.pop("time", None)
     if total:
         import pandas as pd
@@ -182,20 +184,6 @@ def reads(
         click.echo(f"send: {time['text']}", err=True)
         for line in time["split"]:
             click.echo(f"  {line}", err=True)
-
-
-@contextmanager
-def _imported_meanwhile(name: str) -> Iterator[None]:
-    """Import a module in a thread, which takes as long as half a million reads.
-
-    The thread ends before the block does, also by an error: an interpreter that shuts down breaks
-    imports. Whoever imports the module again gets the error of an import that failed.
-    """
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as beside:
-        beside.submit(import_module, name)
-        yield
 
 
 def _addresses(file: TextIO | None) -> set[int]:

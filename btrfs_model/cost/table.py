@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
@@ -35,9 +35,9 @@ class Table(Answer, pd.DataFrame):
         rows: pd.DataFrame,
         work: Callable[[], Mapping[str, int]],
         again: Callable[[], tuple[Mapping[str, int], Cold]],
-    ) -> Table:
+    ) -> Self:
         """Add to rows the work, and what asks for them again after a mount."""
-        made: Table = cls._from_mgr(rows._mgr, rows.axes)  # type: ignore[attr-defined]
+        made: Self = cls._from_mgr(rows._mgr, rows.axes)  # type: ignore[attr-defined]
         made._work, made._again = work, again
         made.attrs = rows.attrs
         return made

@@ -57,7 +57,7 @@ for device in (
     "samsung-850-evo",
     "samsung-970-evo",
 ):
-    table = bm.reads(fs, "snap", behaviour="v5.12", device=device)
+    table = reads.on(device)
     total = table.attrs["seconds"] * 1000
     all_waited[device] = table.attrs["waited"] * 1000
     print(f"{device:16} {total:4.0f} ms,", end=" ")

@@ -39,6 +39,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "open": ("disk.img",),
     "ratio": (NOTHING, NOTHING),
     "read_stream": (b"",),
+    "readdir_reads": (FS, "snap"),
     "reads": (FS, "snap"),
     "receive": (FS, b""),
     "receiver_calls": ((),),
@@ -51,7 +52,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 # What takes nothing, what only the model makes, and what is no call.
 OTHERS = {
-    "BtrfsModelError", "Device", "Limits", "Machine", "SendResult", "counting", "errors",
+    "BtrfsModelError", "Device", "Limits", "Machine", "Reads", "SendResult", "counting", "errors",
     "script", "sweep", "toggles", "use_code",
 }  # fmt: skip
 
@@ -135,7 +136,7 @@ def test_what_is_said(call: str, message: str, fs: bm.Filesystem) -> None:
         ("bm.Behaviour.parse('v6.12 - send-utimes-cach')", "; did you mean 'send-utimes-cache'?"),
         ("bm.Behaviour.parse('v6.122')", "; did you mean 'v6.12'?"),
         ("bm.replay('send-truncat')", "; did you mean 'send-truncate'?"),
-        ("bm.reads(fs, 'snap', device='deskstar')", "; did you mean 'deskstar-7k500'?"),
+        ("bm.reads(fs, 'snap').on('deskstar')", "; did you mean 'deskstar-7k500'?"),
         ("bm.sample('kernel/send/send-truncate/n50')",
          "; did you mean 'kernel/send/send-truncate/n500'?"),
         ("bm.send(fs, 'snapp')", "there is no subvolume 'snapp'; did you mean 'snap'?"),

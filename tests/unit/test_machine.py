@@ -353,14 +353,16 @@ def test_times_of_questions() -> None:
         assert time.parts["search"] == pytest.approx(sent.work["btrfs_search_slot"] / 1e6)
         weight = sent.work["send_cmd"] + sent.size / 100
         assert time.parts["command"] == pytest.approx(weight / 1e6)
-        reads = bm.reads(fs, "snap1", device="samsung-850-evo", machine=name)
+        asked = bm.reads(fs, "snap1")
+        reads = asked.on("samsung-850-evo", machine=name)
         known: Any = reads.attrs["time"]
         assert known["seconds"] == pytest.approx(reads.attrs["seconds"], rel=1e-3)
         assert known["parts"][DEVICE] == pytest.approx(reads.attrs["waited"])
-        with pytest.raises(ValueError, match="machine go with a device"):
-            bm.reads(fs, "snap1", machine=name)
-        with pytest.raises(ValueError, match="a machine computes for a send"):
-            bm.reads(fs, "snap1", device="memory", machine=name, think=3.0)
+        listed = bm.readdir_reads(fs, "snap1")
+        for wrong in (lambda: asked.on("memory", machine=name, think=3.0),
+                      lambda: listed.on("memory", machine=name)):  # fmt: skip
+            with pytest.raises(ValueError, match="a machine computes for a send"):
+                wrong()
         with bm.create(1 << 28) as copy:
             full = bm.send(fs, "snap1")
             calls = bm.receive(copy, full.data)

@@ -10,6 +10,8 @@ import pytest
 
 import btrfs_model as bm
 
+READ = corpus.image("reada/r5k")
+
 
 def swept(**knobs: object) -> pd.DataFrame:
     return bm.sweep("send-truncate", {"files": 20, **knobs}, quantities=["commands"], jobs=1)
@@ -36,6 +38,14 @@ OLD: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: loaded(replay="v6.18"),
         lambda: loaded(replay_behaviour="v6.18"),
     ),
+    "reads(device=) is now reads(...).on(device=)": (
+        lambda: bm.reads(READ, "snap1", device="memory"),  # type: ignore[call-arg]
+        lambda: bm.reads(READ, "snap1").on("memory"),
+    ),
+    "reads(readdir=) is now readdir_reads(directory=)": (
+        lambda: bm.reads(READ, "snap1", behaviour="v5.12", readdir=""),  # type: ignore[call-arg]
+        lambda: bm.readdir_reads(READ, "snap1"),
+    ),
 }
 
 
@@ -55,6 +65,7 @@ def test_an_old_spelling_warns_and_works(said: str) -> None:
     expected = new()
     if isinstance(found, pd.DataFrame):
         pd.testing.assert_frame_equal(found, expected)
+        assert found.attrs == expected.attrs
     else:
         assert found == expected
 

@@ -214,9 +214,7 @@ def test_a_device_of_ones_own(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     drive.write_text((device.data_folder() / "devices/samsung-850-evo.toml").read_text())
     image = bm.sample("kernel/send/send-truncate/n500")
     with bm.open(image) as fs:
-        mine, named = (
-            bm.reads(fs, "snap", device=which) for which in (str(drive), "samsung-850-evo")
-        )
+        mine, named = (bm.reads(fs, "snap").on(which) for which in (str(drive), "samsung-850-evo"))
     pd.testing.assert_frame_equal(mine, named)
     for name in ("fiemap-shared", "send-truncate"):
         table = bm.replay(name, "quick", device=str(drive))

@@ -44,7 +44,7 @@ from btrfs_model.experiments.workloads.written_in_turn import (
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
-from btrfs_model.questions.reads.walk import read_table, reads_and_work
+from btrfs_model.questions.reads.walk import read_table, reads_and_work, with_times
 from btrfs_model.questions.send.ioctl import amounts_of, prepare
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ class SendReadahead(Workload):
                 time = timed.on(chosen(knobs.machine))
                 think = on.think(time.computed if time else 0.0)
                 if device == devices[0]:
-                    tables[side.name] = table = read_table(fs.image, rows, on, think)
+                    table = with_times(read_table(fs.image, rows), on, think)
+                    tables[side.name] = table
                     table.attrs["seconds"] = time.seconds if time else table.attrs["waited"]
                     outcome.figures += _reads(side, table)
                 outcome.figures += _device(side, device, on.run(think)[1])

@@ -595,13 +595,17 @@ def test_kernels_trust_no_model() -> None:
 # ----------------------------------------------------------------------------------- reads -----
 
 
-def on(fs: Filesystem, device: str | Device | None = "hp97560", **options: Any) -> pd.DataFrame:
-    return bm.reads(fs, "snap1", device=device, **options)
+def on(
+    fs: Filesystem, device: str | Device = "hp97560", parameters: Any = None,
+    think: float | None = None, **options: Any,
+) -> pd.DataFrame:  # fmt: skip
+    return bm.reads(fs, "snap1", **options).on(device, parameters, think=think)
 
 
 def test_reads_wait_for_what_they_want() -> None:
     with Filesystem.open(corpus.image(R5K)) as fs:
-        plain, timed = on(fs, None), on(fs)
+        plain = bm.reads(fs, "snap1")
+        timed = plain.on("hp97560")
         pd.testing.assert_frame_equal(plain, timed[list(plain.columns)], check_like=False)
     issued, done = timed["issued"], timed["done"]
     assert issued.is_monotonic_increasing
@@ -654,11 +658,11 @@ def test_the_kernel_waits_for_what_is_in_flight(device: str, behaviour: str) -> 
     """Block by block, what comes later than it is needed is what the send waits for."""
     with Filesystem.open(corpus.image(R5K)) as fs:
         far = {"near": 1 << 20, "distance": 1 << 20}
-        for subvolume, options in (
-            ("snap1", {}), ("snap1", {"readdir": "", "limits": far}),
-            ("snap2", {"parent": "snap1"}),
+        for reads in (
+            bm.reads(fs, "snap1", behaviour=behaviour), bm.readdir_reads(fs, "snap1", limits=far),
+            bm.reads(fs, "snap2", behaviour=behaviour, parent="snap1"),
         ):  # fmt: skip
-            table = bm.reads(fs, subvolume, behaviour=behaviour, device=device, think=30, **options)
+            table = reads.on(device, think=30)
             assert ((table.needed >= 0) == table.used).all()
             used = table[table.used]
             late = (used.done - used.needed).clip(lower=0)
@@ -676,12 +680,13 @@ def test_reads_on_devices_are_the_twins(behaviour: str) -> None:
     for kernels in ("c", "python"):
         with Filesystem.open(corpus.image("features/nodesize-4096")) as fs, select(kernels):
             snapshots = [which for which in fs.subvolume_ids if fs.subvolume(which).is_read_only]
-            both: dict[str, Any] = {"behaviour": behaviour, "device": "deskstar-7k500"}
+            full = bm.reads(fs, snapshots[0], behaviour=behaviour)
+            changed = bm.reads(fs, snapshots[-1], behaviour=behaviour, parent=snapshots[0])
             tables.append(
                 [
-                    bm.reads(fs, snapshots[0], **both),
-                    bm.reads(fs, snapshots[-1], parent=snapshots[0], **both),
-                    bm.reads(fs, snapshots[0], readdir="", device="hp97560"),
+                    full.on("deskstar-7k500"),
+                    changed.on("deskstar-7k500"),
+                    bm.readdir_reads(fs, snapshots[0]).on("hp97560"),
                 ]
             )
     for one, other in zip(*tables, strict=True):
@@ -712,8 +717,8 @@ def test_a_plain_snapshot_is_read_without_its_stream(behaviour: str) -> None:
 def test_options_that_go_with_a_device() -> None:
     with Filesystem.open(corpus.image(R5K)) as fs:
         for wrong in ({"think": 1.0}, {"parameters": {"rpm": 5400}}):
-            with pytest.raises(ValueError, match="device"):
-                on(fs, None, **wrong)
+            with pytest.raises(TypeError, match="device"):
+                bm.reads(fs, "snap1").on(**wrong)
         with pytest.raises(ValueError, match="name of a device"):
             on(fs, load("hp97560"), parameters={"rpm": 5400})
         with pytest.raises(bm.BtrfsModelError, match="microseconds"):

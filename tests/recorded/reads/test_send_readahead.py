@@ -56,7 +56,7 @@ def test_reads_are_those_of_a_fresh_mount(quick: pd.DataFrame) -> None:
     with bm.open(corpus.image("reada/r5k")) as fs:
         kernel = bm.Behaviour.parse("v5.13")
         cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel)
-        table = bm.reads(fs, "snap1", behaviour=kernel, cached=cached, device=DISK)
+        table = bm.reads(fs, "snap1", behaviour=kernel, cached=cached).on(DISK)
     assert value(quick, "after", "reads: all") == len(table)
     assert value(quick, "after", "send time", device=DISK) == table.attrs["seconds"]
 
@@ -85,7 +85,7 @@ def test_one_device(device: str, quick: pd.DataFrame, tmp_path: Path) -> None:
         for side, kernel in (("before", "v5.13 - send-reada-always"), ("after", "v5.13")):
             behaviour = bm.Behaviour.parse(kernel)
             cached = blocks_after_mount(fs, [fs.subvolume("snap1")], behaviour)
-            reads = bm.reads(fs, "snap1", behaviour=behaviour, cached=cached, device=device)
+            reads = bm.reads(fs, "snap1", behaviour=behaviour, cached=cached).on(device)
             assert value(table, side, "send time", device=device) == reads.attrs["seconds"]
             for part in ("all", "on demand", "ahead"):
                 quantity = f"reads: {part}"
@@ -134,10 +134,8 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixtur
         for side, behaviour in (("before", "v5.13 - send-reada-always"), ("after", "v5.13")):
             kernel = bm.Behaviour.parse(behaviour)
             cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel)
-            reads = bm.reads(
-                fs, "snap1", behaviour=kernel, cached=cached, limits=limits, device=DISK,
-                parameters={"queue_depth": 1},
-            )  # fmt: skip
+            reads = bm.reads(fs, "snap1", behaviour=kernel, cached=cached, limits=limits)
+            reads = reads.on(DISK, {"queue_depth": 1})
             assert value(table, side, "send time", device=DISK) == reads.attrs["seconds"]
             requests = [value(one, side, "requests", device=DISK) for one in (table, quick)]
             assert requests[0] != requests[1]
@@ -314,7 +312,7 @@ def test_any_scale(built: WritableFilesystem) -> None:
     table = bm.replay("send-readahead", SMALL)
     # the filesystem of the replay is another one, and the same
     cached = blocks_after_mount(built, [built.subvolume("snap1")], bm.Behaviour.parse("v5.13"))
-    again = bm.reads(built, "snap1", behaviour="v5.13", cached=cached, device=DISK)
+    again = bm.reads(built, "snap1", behaviour="v5.13", cached=cached).on(DISK)
     assert value(table, "after", "send time", device=DISK) == again.attrs["seconds"]
     before = value(table, "before", "send time", device=DISK)
     assert before > again.attrs["seconds"]
