@@ -253,7 +253,7 @@ class MountedFile(Stream):
 
     def __init__(self, mounted: Mounted, path: str, mode: str, bits: int) -> None:
         self.mounted, self.path, self.mode = mounted, path, mode
-        self.at = 0
+        self.at, self.direct = 0, False
         fs, name = mounted.fs, mounted.inside(path)
         try:
             seen = mounted.stat(path)
@@ -295,7 +295,7 @@ class MountedFile(Stream):
         fs, name = self.mounted.fs, self.mounted.inside(self.path)
         if self.mode == "a":
             self.at = self.mounted.stat(self.path).size
-        done = fs.write(name, self.at, data)
+        done = (fs.write_direct if self.direct else fs.write)(name, self.at, data)
         self.at += done
         if done < len(data):
             raise fail(errno.ENOSPC, self.path)

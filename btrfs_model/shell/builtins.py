@@ -12,6 +12,7 @@ from btrfs_model.shell import arithmetic, tests
 from btrfs_model.shell.ansi import echoed, single_quote
 from btrfs_model.shell.compile import evaluate
 from btrfs_model.shell.declare import declaration
+from btrfs_model.shell.jobs import KILLS, SIGNALS
 from btrfs_model.shell.output import formatted
 from btrfs_model.shell.parse import ShellSyntaxError
 from btrfs_model.shell.read import mapfile, read, set_element
@@ -59,11 +60,7 @@ _KEYWORDS: Final = frozenset(
         "coproc",
     ]
 )
-_SIGNALS: Final = {"EXIT": "EXIT", "0": "EXIT", "ERR": "ERR", "1": "HUP", "2": "INT", "3": "QUIT",
-                   "15": "TERM", "13": "PIPE"}  # fmt: skip
-_KILLS: Final = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "USR1": 10, "USR2": 12, "PIPE": 13,
-                 "ALRM": 14, "TERM": 15}  # fmt: skip
-_NAMES: Final = {number: name for name, number in _KILLS.items()}
+_SIGNALS: Final = {"0": "EXIT", **{str(number): name for number, name in SIGNALS.items()}}
 _PASSED_OVER: Final = (0, 2, 3)
 """Signals that end no background job: 0 asks whether it is there, a job ignores the others."""
 
@@ -501,12 +498,9 @@ def _kill(shell: Shell, arguments: list[str]) -> int:
     elif told and told[0].startswith("-") and told[0] != "--":
         signal, told = told[0][1:], told[1:]
     name = signal.upper().removeprefix("SIG")
-    number = int(name) if name.isdigit() else _KILLS.get(name)
-    if number is not None and number not in (*_KILLS.values(), 0):
+    number = int(name) if name.isdigit() else KILLS.get(name, -1)
+    if number not in (*SIGNALS, 0):
         raise UnknownError(f"kill: {signal}: this signal is not known")
-    if number is None:
-        shell.complain(f"kill: {signal}: invalid signal specification")
-        return 1
     status = 0
     for one in told:
         if one == "--":
@@ -515,8 +509,6 @@ def _kill(shell: Shell, arguments: list[str]) -> int:
         if job is None or job.status is not None:
             shell.complain(f"kill: ({one}) - No such process")
             status = 1
-        elif name in job.traps or _NAMES.get(number) in job.traps:
-            raise UnknownError(f"kill: a job that has a trap for {signal} is not known")
         elif number not in _PASSED_OVER:
             shell.world.jobs.kill(job, number)
     return status

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.shell import words
+from btrfs_model.shell.jobs import SIGNALS
 from btrfs_model.shell.parse import Node, parse
 from btrfs_model.shell.redirections import Redirection, redirections
 from btrfs_model.shell.simple import simple
@@ -110,7 +111,9 @@ def statement(node: Node) -> Run:
     elif kind in _CHECKED or not command:
         run = _checked(run, line)
     if node.get("Background") or node.get("Coprocess"):
-        run = _background(run)
+        # a subshell is the job itself: its traps are those of the job
+        inside = kind == "Subshell" and not (opened or node.get("Negated"))
+        run = _background(sequence(command.get("Stmts", [])) if inside else run)
     return run
 
 
@@ -174,13 +177,23 @@ def _background(run: Run) -> Run:
         inner = shell.copy()
         inner.conditions = 0
         inner.files[0] = Source(b"")
-        job = shell.world.jobs.start(partial(_job, inner, run), inner.traps)
+        job = shell.world.jobs.start(partial(_job, inner, run), partial(_trapped, inner))
         shell.job = job.number
         shell.jobs[shell.job] = job
         shell.status = 0
         return 0
 
     return background
+
+
+def _trapped(shell: Shell, signal: int) -> bool:
+    """Run the trap of a signal; whether there is one."""
+    action = shell.traps.get(SIGNALS[signal])
+    if action:
+        status = shell.status
+        evaluate(shell, action)
+        shell.status = status
+    return action is not None
 
 
 def _job(shell: Shell, run: Run) -> int:

@@ -12,7 +12,7 @@ from greenlet import getcurrent, greenlet
 from btrfs_model.shell.state import Killed, UnknownError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from btrfs_model.shell.state import World
 
@@ -20,6 +20,9 @@ _SLICE: Final = 1000
 """Commands that a job, and the script itself, runs before the next one goes on."""
 _FIRST: Final = 1001
 _SIGNALED: Final = 128
+SIGNALS: Final = {1: "HUP", 2: "INT", 3: "QUIT", 9: "KILL", 10: "USR1", 12: "USR2", 13: "PIPE",
+                  14: "ALRM", 15: "TERM"}  # fmt: skip
+KILLS: Final = {name: number for number, name in SIGNALS.items()}
 
 
 class Job:
@@ -31,14 +34,12 @@ class Job:
         What ``$!`` has.
     status : int or None
         Its exit status; None while it runs.
-    traps : dict
-        What its shell does at signals.
     """
 
     def __init__(
-        self, number: str, run: Callable[[], int], traps: Mapping[str, str], world: World
+        self, number: str, run: Callable[[], int], trap: Callable[[int], bool], world: World
     ) -> None:
-        self.number, self.traps = number, traps
+        self.number, self._trap, self._signal = number, trap, 0
         self.status: int | None = None
         self.wake = 0.0
         self.runs = False
@@ -50,16 +51,14 @@ class Job:
         self.status = run()
 
     def resume(self, world: World, signal: int = 0) -> None:
-        """Go on until it pauses or ends; with a signal it ends. What it raises is raised here."""
+        """Go on until it pauses or ends; a signal comes first. What it raises is raised here."""
         place, umask = world.cwd, world.umask
         world.cwd, world.umask = self._place, self._umask
         self._coroutine.parent = getcurrent()
         self.runs = True
+        self._signal = signal
         try:
-            if signal:
-                self._coroutine.throw(Killed(_SIGNALED + signal))
-            else:
-                self._coroutine.switch()
+            self._coroutine.switch()
         finally:
             self.runs = False
             self._place, self._umask = world.cwd, world.umask
@@ -70,6 +69,15 @@ class Job:
         parent = self._coroutine.parent
         assert parent is not None
         parent.switch()
+        signal, self._signal = self._signal, 0
+        if signal:
+            self.wake = 0.0
+            self.end(signal)
+
+    def end(self, signal: int) -> None:
+        """Do what its shell does at a signal: it runs a trap, or ends."""
+        if not self._trap(signal):
+            raise Killed(_SIGNALED + signal)
 
 
 class Jobs:
@@ -91,9 +99,9 @@ class Jobs:
         """Those that have not ended, the oldest first."""
         self._running: list[Job] = []
 
-    def start(self, run: Callable[[], int], traps: Mapping[str, str]) -> Job:
-        """Begin a job, which runs its first slice at once."""
-        job = Job(str(self._number), run, traps, self._world)
+    def start(self, run: Callable[[], int], trap: Callable[[int], bool]) -> Job:
+        """Begin a job, which runs its first slice at once; `trap` runs the trap of a signal."""
+        job = Job(str(self._number), run, trap, self._world)
         self._number += 1
         self.left.append(job)
         self._resume(job)
@@ -162,12 +170,13 @@ class Jobs:
         self._world.pass_time(max(0.0, time - self._world.clock()))
 
     def kill(self, job: Job, signal: int) -> None:
-        """End a job."""
+        """Send a job a signal that ends it where it has no trap."""
         if job.runs:
-            raise Killed(_SIGNALED + signal)
-        self._resume(job, signal)
+            job.end(signal)
+        else:
+            self._resume(job, signal)
 
     def end(self) -> None:
         """End what is left: the script has ended."""
         for job in list(self.left):
-            self._resume(job, signal=15)
+            self._resume(job, KILLS["KILL"])

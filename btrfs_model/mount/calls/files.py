@@ -34,7 +34,7 @@ from btrfs_model.mount.files.pages import MAX_SIZE
 from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
 from btrfs_model.mount.files.write import buffered_write, read_live
-from btrfs_model.mount.files.writeback import flush_delalloc, writeback
+from btrfs_model.mount.files.writeback import flush_delalloc, write_past_cache, writeback
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.sync_log import sync_file
 from btrfs_model.mount.mount import Mount
@@ -43,7 +43,7 @@ from btrfs_model.mount.names.lookup import find, open_inode
 from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY
 from btrfs_model.mount.names.xattr_checks import removexattr, setxattr
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.ondisk.keys import U64_MAX, ObjectId
 from btrfs_model.volume.checksums import DataChecksums
 
 Path = str | bytes
@@ -90,6 +90,24 @@ class FileCalls(NamespaceCalls):
                 raise _error(errno.EINVAL, path)
             written = buffered_write(self, inode, offset, data)
             self._sync_if_asked(inode)
+            return written
+
+    @about("path")
+    def write_direct(self, path: Path, offset: int, data: bytes) -> int:
+        """Write as with O_DIRECT: nothing of it waits in the page cache; returns the bytes written.
+
+        This is what Linux 6.15 and later do; before, data with checksums passed the page cache by,
+        and were never compressed.
+
+        Parameters
+        ----------
+        path, offset, data
+            As of :meth:`write`.
+        """
+        with self._changed(path, errno.ESPIPE) as inode:
+            writeback(self, inode, offset, offset + len(data))
+            written = self.write(path, offset, data)
+            write_past_cache(self, inode, offset, offset + written)
             return written
 
     @about("path")
@@ -272,6 +290,21 @@ class FileCalls(NamespaceCalls):
     def fdatasync(self, path: Path) -> str:
         """Make the data of a file last (fdatasync(2)), which is what :meth:`fsync` does."""
         return self.fsync(path)
+
+    @about("path")
+    def sync_file_range(self, path: Path, offset: int = 0, length: int = 0) -> None:
+        """Write data of a range back (sync_file_range(2)); no log and no commit is written.
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        offset, length : int
+            The range, bytes; a length of 0 goes to the end of the file.
+        """
+        with self._opened(path) as inode:
+            _check_regular(inode, errno.ESPIPE, path)
+            writeback(self, inode, offset, offset + length if length else U64_MAX)
 
     def fsync_inode(self, inode: LiveInode) -> str:
         """Make an open inode last; see :meth:`fsync`.

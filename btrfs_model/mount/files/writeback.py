@@ -82,6 +82,23 @@ def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -
         fs.dirty_files.pop((inode.root, inode.ino), None)
 
 
+def write_past_cache(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
+    """Write back what a direct write put into [start, end) (``btrfs_direct_write()``, Linux 6.15).
+
+    Data with checksums went through the page cache, with what is contiguous there; others are an
+    extent of their own, as they are.
+    Raises OSError: as :func:`writeback`.
+    """
+    if not inode.item.flags & InodeFlag.NODATASUM:
+        writeback(fs, inode, start, end)
+        return
+    ensure_metadata(fs, from_reserve=True)
+    low = start // fs.sectorsize * fs.sectorsize
+    _run_delalloc_range(fs, inode, low, align(end, fs.sectorsize), end)
+    if not inode.pages.is_dirty:
+        fs.dirty_files.pop((inode.root, inode.ino), None)
+
+
 def flush_delalloc(fs: Mount, root: int | None = None) -> None:
     """Write data back: of a subvolume, or of all."""
     if alike := fs.reservations.alike:

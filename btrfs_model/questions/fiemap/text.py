@@ -89,13 +89,18 @@ def _filefrag(
         dense, expected = expected, expected + logical - before
         breaks = logical != 0 and physical not in (expected, dense)
         count = count + 1 if breaks else max(count, 1)
-        shown = f"{expected // unit:{_PHYSICAL}}:" if breaks else " " * (_PHYSICAL + 1)
         at, on, many = logical // unit, physical // unit, -(-length // unit)
+        last, placed = at + many - 1, on + many - 1
+        if flags & Flag.UNKNOWN:
+            # it is nowhere yet
+            placed = on = many = 0
+            breaks = False
+        shown = f"{expected // unit:{_PHYSICAL}}:" if breaks else " " * (_PHYSICAL + 1)
         names = [name for flag, name in _NAMES.items() if flags & flag]
         names += ["eof"] if logical + length >= size else []
         lines.append(
-            f"{number:4}: {at:{logical_width}}..{at + many - 1:{logical_width}}: "
-            f"{on:{_PHYSICAL}}..{on + many - 1:{_PHYSICAL}}: {many:6}: "
+            f"{number:4}: {at:{logical_width}}..{last:{logical_width}}: "
+            f"{on:{_PHYSICAL}}..{placed:{_PHYSICAL}}: {many:6}: "
             + " ".join([shown, *([",".join(names)] if names else [])])
         )
         before, expected = logical + length, physical + length

@@ -15,6 +15,7 @@ import numpy as np
 from btrfs_model.cost.writing import log_sync
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.scripts.files import fail
+from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
 from btrfs_model.scripts.programs.names import each, make_folder, read_link, symlink
 from btrfs_model.shell.state import UnknownError
@@ -165,6 +166,8 @@ def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             if seek and "notrunc" not in flags:
                 _cut(computer, computer.absolute(given["of"]), seek * block)
             target.at = seek * block  # type: ignore[attr-defined]
+            if "direct" in flags and isinstance(target, MountedFile):
+                target.direct = True
         else:
             target = shell.files[1]
         done = 0
@@ -174,6 +177,8 @@ def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             if not data:
                 break
             target.write(data)
+            if {"sync", "dsync"} & flags and "of" in given:
+                fsync(computer, computer.absolute(given["of"]))
             done += len(data)
             if len(data) < want:
                 break
@@ -299,10 +304,11 @@ def inputs(
 ) -> Iterator[tuple[str, Stream | None]]:
     """Open what a program reads: its files, or its standard input."""
     for path in paths or ["-"]:
-        if path == "-":
-            yield "-", shell.files[0]
-            continue
         try:
+            if path == "-":
+                shell.files[0].read(0)
+                yield "-", shell.files[0]
+                continue
             seen = computer.stat(path)
             if seen is not None and seen.is_dir:
                 raise fail(errno.EISDIR, path)

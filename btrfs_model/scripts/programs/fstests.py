@@ -177,7 +177,7 @@ def _cloner(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return 0
 
 
-_MACHINE: Final = {"o": "4", "s": "4096", "w": "64"}
+_MACHINE: Final = {"o": "1", "s": "4096", "w": "64"}
 """Processors, bytes of a page, bits of a word."""
 
 

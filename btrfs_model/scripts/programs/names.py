@@ -167,6 +167,13 @@ def _unlink(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                 "unlink: cannot unlink '{}'")  # fmt: skip
 
 
+def _link(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    source, path = arguments
+    return each(computer, shell, [path],
+                lambda one: hard_link(computer, computer.absolute(source), one),
+                f"link: cannot create link '{{}}' to '{source}'")  # fmt: skip
+
+
 def _ln(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "sfnTvrP", long=("symbolic", "force"), program_name="ln")
     symbolic, forced = "s" in given or "symbolic" in given, "f" in given or "force" in given
@@ -381,8 +388,8 @@ def _mkfifo(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 PROGRAMS: Final[dict[str, Program]] = {
-    "mkdir": _mkdir, "rmdir": _rmdir, "rm": _rm, "unlink": _unlink, "ln": _ln, "mv": _mv,
-    "mktemp": _mktemp, "readlink": _readlink, "mknod": _mknod, "mkfifo": _mkfifo,
+    "mkdir": _mkdir, "rmdir": _rmdir, "rm": _rm, "unlink": _unlink, "link": _link, "ln": _ln,
+    "mv": _mv, "mktemp": _mktemp, "readlink": _readlink, "mknod": _mknod, "mkfifo": _mkfifo,
     "realpath": lambda computer, shell, arguments: _readlink(
         computer, shell, ["-f", *[one for one in arguments if one != "-e"]]),
 }  # fmt: skip

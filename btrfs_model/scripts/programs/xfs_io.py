@@ -111,7 +111,7 @@ def _xfs_io(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     while at < len(arguments):
         word = arguments[at]
         at += 1
-        if word.startswith("-") and len(word) > 1 and not paths:
+        if word.startswith("-") and len(word) > 1:
             letters = word[1:]
             while letters:
                 letter, letters = letters[0], letters[1:]
@@ -151,7 +151,7 @@ def _xfs_io(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             return 1
         try:
             status |= run(shell, files[-1], words[1:])
-            if files[-1].syncs and name in ("pwrite", "truncate", "falloc", "fpunch", "fzero"):
+            if files[-1].syncs and name in ("truncate", "falloc", "fpunch", "fzero"):
                 fsync(computer, files[-1].path)
         except OSError as error:
             say(shell, f"{_WORDS.get(name, name)}: {reason(error)}\n")
@@ -187,6 +187,8 @@ def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
     given, words = options(words, "qNwdWuDRFBO", "SbiVsZA", program_name="pwrite")
     if {"R", "F", "B", "i"} & set(given):
         raise UnknownError("xfs_io: pwrite: only forward writes of a pattern are known")
+    if "N" in given:
+        raise UnknownError("xfs_io: pwrite -N: a write that may not wait is not known")
     offset, length = _range(words)
     pattern = bytes([int(given.get("S", "0xcd"), 0) & 255])
     block = size_of(given.get("b", "4096"))
@@ -205,10 +207,14 @@ def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
         mounted.may_write(path)
         fs = mounted.fs
         with file.computer.timed("pwrite"):
-            most = 1 << 30
+            # what is written past the page cache, or synchronously, is so call by call
+            most = block if file.direct or file.syncs else 1 << 30
             while done < length:
                 count = min(length - done, most)
-                wrote = fs.write(path, offset + done, pattern * count)
+                call = fs.write_direct if file.direct else fs.write
+                wrote = call(path, offset + done, pattern * count)
+                if file.syncs:
+                    fsync(file.computer, file.path)
                 done += wrote
                 if wrote < count:
                     break
@@ -235,6 +241,9 @@ def _pread(shell: Shell, file: _File, words: list[str]) -> int:
     given, words = options(words, "qvuRFB", "bVZ", program_name="pread")
     offset, length = _range(words)
     block = size_of(given.get("b", "4096"))
+    if file.direct and file.place is not None:
+        mounted, path = file.on
+        mounted.fs.sync_file_range(path, offset, length)
     stream = file.computer.open(file.path, "r")
     stream.at = offset  # type: ignore[attr-defined]
     data = stream.read(length)
@@ -413,7 +422,7 @@ def _fiemap(shell: Shell, file: _File, words: list[str]) -> int:
     start = size_of(words[0], block=_BLOCK) if words else 0
     end = start + size_of(words[1], block=_BLOCK) if len(words) > 1 else None
     with file.computer.timed("fiemap"):
-        table = fiemap_mounted(mounted.fs, path)
+        table = fiemap_mounted(mounted.fs, path, sync=True)
     style = "xfs_io -v" if "v" in given else "xfs_io -l" if "l" in given else "xfs_io"
     shell.write(fiemap_text(table, file.shown, file.size, style=style, start=start, end=end))
     return 0
@@ -473,14 +482,13 @@ def _msync(shell: Shell, file: _File, words: list[str]) -> int:
 
 
 def _sync_range(shell: Shell, file: _File, words: list[str]) -> int:
-    """Write data back; nothing of the trees is written."""
+    """Write data of a range back; nothing of the trees is written."""
     del shell
     given, words = options(words, "abw", program_name="sync_range")
     del given
-    mounted, _ = file.on
-    assert file.place is not None
+    mounted, path = file.on
     with file.computer.timed("sync_range"):
-        mounted.fs.flush_delalloc(mounted.inode(file.place[1]))
+        mounted.fs.sync_file_range(path, *_range(words))
     return 0
 
 
