@@ -208,7 +208,12 @@ def _tables(one: Found, names: list[str], results: list[ScriptResult], costs: Ma
             click.echo(f"  {_where(region)}: without a cost, and in no time: "
                        f"{', '.join(region.uncounted)}")  # fmt: skip
     if one.printed:
-        _beside(beside(results[-1].output.decode(errors="replace"), one.printed))
+        _beside(
+            {
+                name: beside(result.output.decode(errors="replace"), one.printed)
+                for name, result in zip(names, results, strict=True)
+            }
+        )
 
 
 def _where(region: Region) -> str:
@@ -220,15 +225,18 @@ def _told(region: Region) -> str:
     return "no time" if region.time is None else str(region.time)
 
 
-def _beside(lines: list[Line]) -> None:
-    same = sum(one.same for one in lines if one.shown is not None)
-    shown = sum(one.shown is not None for one in lines)
-    click.echo(f"\nOf {shown} lines that the message shows, {same} are equal (times apart).")
-    for one in lines:
-        if not one.same and one.shown is not None:
+def _beside(sides: dict[str, list[Line]]) -> None:
+    """Say how many lines are equal on each side, and show those that are not on the best."""
+    equal = {name: sum(one.same for one in lines) for name, lines in sides.items()}
+    best = max(equal, key=equal.__getitem__)
+    told = ", ".join(f"{count} on {name}" for name, count in equal.items())
+    click.echo(f"\nOf {len(sides[best])} lines that the message shows are equal (times apart): "
+               f"{told}.")  # fmt: skip
+    for one in sides[best]:
+        if not one.same:
             click.echo(f"  shown:   {one.shown}")
-        elif not one.same and one.printed is not None:
-            click.echo(f"  printed: {one.printed}")
+            if one.printed is not None:
+                click.echo(f"  printed: {one.printed}")
 
 
 def _as_json(one: Found, names: list[str], results: list[ScriptResult], costs: Machine) -> None:
@@ -236,17 +244,15 @@ def _as_json(one: Found, names: list[str], results: list[ScriptResult], costs: M
 
     sides = []
     for name, result in zip(names, results, strict=True):
+        lines = beside(result.output.decode(errors="replace"), one.printed)
         sides.append({
             "behaviour": name, "status": result.status,
             "output": result.output.decode("utf-8", "surrogateescape"),
+            "lines": [{"shown": line.shown, "printed": line.printed, "same": line.same}
+                      for line in lines],
             "regions": [{"lines": list(region.lines), "what": region.what,
                          "time": region.time.as_dict() if region.time else None,
                          "without_cost": list(region.uncounted)}
                         for region in regions(result, costs)],
         })  # fmt: skip
-    lines = beside(results[-1].output.decode(errors="replace"), one.printed)
-    click.echo(json.dumps({
-        "script": one.text, "line": one.line, "sides": sides,
-        "lines": [{"printed": line.printed, "shown": line.shown, "same": line.same}
-                  for line in lines] if one.printed else [],
-    }))  # fmt: skip
+    click.echo(json.dumps({"script": one.text, "line": one.line, "sides": sides}))

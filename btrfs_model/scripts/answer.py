@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,8 @@ _TIMES: Final = re.compile(
     r"\d+m\d+\.\d+s|; [\d.]+ sec \(.*\)|\d+:\d\d\.\d+"
 )
 _SEVERAL: Final = 8
+_LEFT_OUT: Final = re.compile(r"\s*[\[(<]?\s*(?:\.{3}|snip|\u2026)\s*[\])>]?\s*", re.IGNORECASE)
+_REMARK: Final = re.compile(r"\s*(?:-->|<--|==>|\^\^)")
 
 
 @dataclass(frozen=True)
@@ -89,40 +91,55 @@ def compared(
 
 @dataclass(frozen=True)
 class Line:
-    """A line of output beside the author's.
+    """A line of output that an author shows.
 
     Attributes
     ----------
-    printed, shown : str or None
-        What the script printed, and what its author shows; None where there is none.
+    shown : str
+        What the author shows.
+    printed : str or None
+        What the script printed in its place, the line most alike; None where there is none.
     same : bool
         Whether they are equal but for times.
     """
 
+    shown: str
     printed: str | None
-    shown: str | None
     same: bool
 
 
 def beside(printed: str, shown: Sequence[str]) -> list[Line]:
-    """Compare an output line by line with that of an author; times are no difference."""
+    """Compare what an author shows line by line with an output; times are no difference.
+
+    What is left out (``(...)``) and what the author remarks (``-->``) is not compared.
+    """
     ours = [one.rstrip() for one in printed.split("\n")]
-    theirs = [one.rstrip() for one in shown]
-    while ours and not ours[-1]:
-        ours.pop()
+    theirs = list(_output(shown))
     plain = [[_plain(one) for one in lines] for lines in (ours, theirs)]
     found: list[Line] = []
-    matcher = difflib.SequenceMatcher(None, plain[0], plain[1], autojunk=False)
+    matcher = difflib.SequenceMatcher(None, *plain, autojunk=False)
     for kind, first, last, start, end in matcher.get_opcodes():
         if kind == "equal":
-            found += [
-                Line(one, other, True)
-                for one, other in zip(ours[first:last], theirs[start:end], strict=True)
-            ]
+            pairs = zip(theirs[start:end], ours[first:last], strict=True)
+            found += [Line(other, one, True) for other, one in pairs]
         else:
-            found += [Line(None, one, False) for one in theirs[start:end]]
-            found += [Line(one, None, False) for one in ours[first:last]]
+            for other in theirs[start:end]:
+                alike = difflib.get_close_matches(other, ours[first:last], 1)
+                found.append(Line(other, alike[0] if alike else None, False))
     return found
+
+
+def _output(shown: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of an output, without what its author says of it."""
+    remark = None
+    for line in shown:
+        depth = len(line) - len(line.lstrip())
+        if _REMARK.match(line):
+            remark = depth
+        elif remark is None or depth <= remark:
+            remark = None
+            if line.strip() and not _LEFT_OUT.fullmatch(line):
+                yield line.rstrip()
 
 
 def _plain(line: str) -> str:

@@ -86,7 +86,7 @@ def _is_script(text: str) -> bool:
         parse(_with_power(text))
     except ShellSyntaxError:
         return False
-    if re.search(r"(?m)^(?:---|diff --git)", text):
+    if re.search(r"(?m)^(?:---|diff --git|\s+\$ )", text):
         return False
     return re.match(r"[\w./-]+(?:=|\s|$)", first) is not None and _words_are_commands(text)
 

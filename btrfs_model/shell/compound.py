@@ -50,8 +50,9 @@ def _if(node: Node) -> Run:
     return run
 
 
-def _turn(shell: Shell, body: Run) -> tuple[int, bool]:
+def _turn(shell: Shell, body: Run, line: int) -> tuple[int, bool]:
     """Run the body of a loop once; return its status, and whether the loop ends."""
+    shell.world.step(line)
     try:
         return body(shell), False
     except Break as leave:
@@ -62,7 +63,7 @@ def _turn(shell: Shell, body: Run) -> tuple[int, bool]:
 
 def _while(node: Node) -> Run:
     condition, body = _condition(node["Cond"]), sequence(node["Do"])
-    until = node.get("Until", False)
+    until, line = node.get("Until", False), line_of(node["Do"][0])
 
     def run(shell: Shell) -> int:
         status = 0
@@ -78,7 +79,7 @@ def _while(node: Node) -> Run:
                     if leave.again:
                         continue
                     break
-                status, ended = _turn(shell, body)
+                status, ended = _turn(shell, body, line)
                 if ended:
                     break
         finally:
@@ -99,6 +100,7 @@ def _for(node: Node) -> Run:
     name = loop["Name"]["Value"]
     named = ("InPos" in loop and bool(loop["InPos"].get("Line"))) or "Items" in loop
     items = [words.fields(one) for one in loop.get("Items") or []]
+    line = line_of(node["Do"][0])
 
     def run(shell: Shell) -> int:
         values: list[str] = []
@@ -111,7 +113,7 @@ def _for(node: Node) -> Run:
         try:
             for value in values:
                 shell.set(name, value)
-                status, ended = _turn(shell, body)
+                status, ended = _turn(shell, body, line)
                 if ended:
                     break
         finally:

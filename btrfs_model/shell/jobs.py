@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from greenlet import getcurrent, greenlet
 
-from btrfs_model.shell.state import Killed, UnknownError
+from btrfs_model.shell.state import Killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,19 +134,11 @@ class Jobs:
         return bool(ready)
 
     def wait(self, jobs: Sequence[Job]) -> Job:
-        """Let the others go on until one of some jobs has ended; return it.
-
-        Raises
-        ------
-        UnknownError
-            When jobs wait for each other.
-        """
+        """Let the others go on until one of some jobs has ended; return it."""
         while True:
             for job in jobs:
                 if job.status is not None:
                     return job
-            if any(one.runs for one in jobs):
-                raise UnknownError("wait: jobs that wait for each other")
             if self._running:
                 self._running[-1].pause()
             elif not self.turn():

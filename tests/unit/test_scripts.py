@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 import btrfs_model as bm
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.cli import cli
+from btrfs_model.scripts.answer import beside
 from btrfs_model.scripts.find import scripts_in
 from btrfs_model.scripts.host import why_not
 from btrfs_model.shell.state import UnknownError
@@ -88,7 +90,7 @@ def test_found_behind_prompts(tmp_path: Path) -> None:
     (tmp_path / "mail").write_text(PROMPTS)
     ran = CliRunner().invoke(cli, ["script", str(tmp_path / "mail")], catch_exceptions=False)
     assert ran.exit_code == 0
-    assert "Of 2 lines that the message shows, 2 are equal" in ran.output
+    assert "Of 2 lines that the message shows are equal (times apart): 2 on v6.18.44." in ran.output
     shown = CliRunner().invoke(cli, ["script", str(tmp_path / "mail"), "--show"])
     assert shown.output == found.text
 
@@ -308,3 +310,67 @@ def test_files_that_cannot_all_be_made_run_one_by_one() -> None:
     assert (begun, ended, count) == ("begun", "ended", turns)
     assert b"Disk quota exceeded" in result.stderr
     assert 0 < int(count) < 10_000
+
+
+# -------------------------------------------------------------------------- what is shown of it --
+
+
+def test_a_message_beside_the_output() -> None:
+    """Times are no difference; what is left out, and remarks with their lines, are no output."""
+    shown = [
+        "real  0m2.000s",
+        "(...)",
+        "one  two",
+        "other",
+        "  --> this is",
+        "      a remark",
+        "[...]",
+    ]
+    lines = beside("real\t0m0.001s\nfirst\none two\noths\n", shown)
+    assert [(line.shown, line.printed, line.same) for line in lines] == [
+        ("real  0m2.000s", "real\t0m0.001s", True),
+        ("one  two", "one two", True),
+        ("other", "oths", False),
+    ]
+
+
+def test_both_kernels_beside_the_message(tmp_path: Path) -> None:
+    """A message may show what was before its commit."""
+    steps = (MADE + "touch /mnt/sdb/f; btrfs subvolume snapshot -r /mnt/sdb /mnt/sdb/s\n"
+             "btrfs send -q --proto 2 -f /tmp/s /mnt/sdb/s && echo sent").splitlines()  # fmt: skip
+    prompts = "".join(f"  $ {one}\n" for one in steps)
+    (tmp_path / "message").write_text(f"A message\n\n{prompts}  sent\n\nof it.\n")
+    sides = ["--before", "v5.19", "--after", "v6.18"]
+    run = CliRunner().invoke(cli, ["script", str(tmp_path / "message"), *sides])
+    assert "Of 1 lines that the message shows" in run.output
+    assert run.output.rstrip().endswith("0 on v5.19, 1 on v6.18.")
+
+
+# -------------------------------------------------------------------------------------- jobs --
+
+JOBS = """\
+for i in 1 2 3; do (n=0; while ((n < 1500)); do n=$((n + 1)); done; echo $i) & done
+wait
+"""
+
+
+def test_jobs_in_another_order() -> None:
+    orders = {bm.script(JOBS, jobs_order=seed).stdout for seed in range(8)}
+    assert len(orders) > 1
+    assert {b"".join(sorted(one.split())) for one in orders} == {b"123"}
+
+
+def test_jobs_that_do_not_end() -> None:
+    """They end with their script, or with what it may run."""
+    assert bm.script("while true; do :; done &\necho done\n").stdout == b"done\n"
+    with pytest.raises(UnknownError, match=r"^line 1: the script ran for too many commands"):
+        bm.script("while true; do :; done & wait\n", steps=10_000)
+
+
+# ----------------------------------------------------------------------------------- filters --
+
+
+def test_a_filter_where_the_filesystems_are_large() -> None:
+    """Its own memory is bounded, not that of who starts it."""
+    with mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ):
+        assert bm.script("echo abc | sed s/b/x/").stdout == b"axc\n"
