@@ -64,8 +64,9 @@ def fiemap_text(
     if style == "filefrag":
         lines = _filefrag(extents, name, size, blocksize)
     else:
+        within = extents if end is None else [one for one in extents if one[0] < end]
         last = size if end is None else min(size, end)
-        lines = _xfs_io(extents, name, (start, last), style)
+        lines = _xfs_io(within, name, (start, last), style)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -97,11 +98,10 @@ def _filefrag(
             breaks = False
         shown = f"{expected // unit:{_PHYSICAL}}:" if breaks else " " * (_PHYSICAL + 1)
         names = [name for flag, name in _NAMES.items() if flags & flag]
-        names += ["eof"] if logical + length >= size else []
+        told = " " * bool(names) + ",".join(names) + ",eof" * (logical + length >= size)
         lines.append(
             f"{number:4}: {at:{logical_width}}..{last:{logical_width}}: "
-            f"{on:{_PHYSICAL}}..{placed:{_PHYSICAL}}: {many:6}: "
-            + " ".join([shown, *([",".join(names)] if names else [])])
+            f"{on:{_PHYSICAL}}..{placed:{_PHYSICAL}}: {many:6}: {shown}{told}"
         )
         before, expected = logical + length, physical + length
     return [*lines, f"{name}: {plural(count, 'extent')} found".replace(",", "")]
@@ -112,9 +112,10 @@ def _xfs_io(
 ) -> list[str]:
     rows: list[tuple[str, str, int, str]] = []
     end, size = within
-    extents = [one for one in extents if one[0] < size and one[0] + one[2] > end]
+    extents = [one for one in extents if one[0] + one[2] > end]
     if not extents:
         return [f"{name}:"]
+    # extents may lie behind the end of the file
     for logical, physical, length, flags in [*extents, (-(-size // _SECTOR) * _SECTOR, -1, 0, 0)]:
         if logical > end:
             rows.append((_sectors(end, logical - end), "hole", logical - end, ""))

@@ -35,3 +35,10 @@ filefrag -v delalloc
 xfs_io -c "fiemap -l" -c "fiemap -l 4k 8k" -c "fiemap 100k 4k" delalloc
 cd /
 umount /mnt/a
+mount /dev/sda /mnt/a
+cd /mnt/a
+xfs_io -f -c "pwrite -q 0 16K" -c "falloc -k 16K 8K" -c "falloc -k 64K 8K" -c fsync behind
+xfs_io -c "fiemap -v" -c "fiemap 60K 16K" -c "fiemap 0 64K" -c "fiemap 100K" behind
+filefrag -v behind
+cd /
+umount /mnt/a
