@@ -144,7 +144,8 @@ class LiveInode:
     ``i_acl`` and ``S_NOSEC``); a change of attributes begins it anew.
     `dentries`: of a directory: names that were looked up, and what has them; None: nothing has
     (a negative dentry). Whoever adds or removes a name calls :func:`.d_drop`.
-    `hole_maps`: holes whose extent maps are in memory: a lookup there finds more than it asks for.
+    `hole_maps`: holes whose extent maps are in memory, ascending: a lookup there finds more than it
+    asks for.
     """
 
     root: int

@@ -42,11 +42,19 @@ class Stat:
     nlink: int = 1
     uid: int = 0
     gid: int = 0
-    blocks: int = 0
+    stored: int = 0
+    """Sectors that extents have."""
     atime: int = 0
     mtime: int = 0
     ctime: int = 0
     birth: int = 0
+    waits: Callable[[], int] | None = None
+    """Sectors that data have which wait to be written: asked for when somebody wants to know."""
+
+    @property
+    def blocks(self) -> int:
+        """Sectors of the file, as ``st_blocks``."""
+        return self.stored + (self.waits() if self.waits else 0)
 
     @property
     def kind(self) -> str:
@@ -157,7 +165,7 @@ class Tree:
         size = len(node.target) if stat.S_ISLNK(node.mode) else len(node.data)
         times = {"atime": node.mtime, "mtime": node.mtime, "ctime": node.mtime}
         return Stat(
-            node.mode, size, node.ino, nlink=node.nlink, blocks=-(-size // 4096) * 8, **times
+            node.mode, size, node.ino, nlink=node.nlink, stored=-(-size // 4096) * 8, **times
         )
 
     def copy_folder(self, folder: Path, where: str) -> None:

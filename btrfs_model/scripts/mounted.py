@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import stat
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import uncounted
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _SECTOR: Final = 512
 _BLOCK: Final = 4096
+_MANY: Final = 64
+"""Files from which on all names of their directory are listed once, in place of looking each up."""
 _IGNORED: Final = {"rw", "noatime", "relatime", "nodiratime", "loop", "defaults", "strictatime",
                    "exec", "suid", "dev", "nofail", "lazytime"}  # fmt: skip
 
@@ -62,6 +65,11 @@ class Mounted:
     def fs(self) -> WritableFilesystem:
         """The filesystem, with all that was collected."""
         self.flush()
+        return self._made
+
+    @property
+    def _made(self) -> WritableFilesystem:
+        """The filesystem, without what was collected."""
         assert self.device.filesystem is not None
         return self.device.filesystem
 
@@ -141,9 +149,13 @@ class Mounted:
     def put(self, path: str, data: bytes) -> None:
         """Write a whole file; new files of a directory with the same bytes are made together."""
         mode = 0o666 & ~self.computer.umask
-        if not self.computer.collects:
+        if not self.collect(path, data, mode):
             MountedFile(self, path, "w", mode).write(data)
-            return
+
+    def collect(self, path: str, data: bytes, mode: int) -> bool:
+        """Keep a new file, to be made with others; return False where it is none."""
+        if not self.computer.collects:
+            return False
         folder, _, name = path.rpartition("/")
         if folder != self._known_of or data != self._data or mode != self._mode:
             self.flush()
@@ -152,14 +164,24 @@ class Mounted:
             if not parent.is_dir:
                 raise fail(errno.ENOTDIR, path)
             may_write(self.fs, parent, path)
-            self._known = set(self.listdir(folder))
+            self._known = set()
             self._known_of, self._folder, self._data, self._mode = folder, folder, data, mode
-        if name in self._known or not name:
+        if len(self._names) == _MANY:
+            self._known.update(self._listed(self._made, folder))
+        if not name or name in self._known or (len(self._names) < _MANY and self._is_there(path)):
             self.flush()
-            MountedFile(self, path, "w", mode).write(data)
-            return
+            return False
         self._known.add(name)
         self._names.append(name)
+        return True
+
+    def _is_there(self, path: str) -> bool:
+        """Whether a name is in the filesystem, without what was collected."""
+        try:
+            find(self._made, self.inside(path), follow=False)
+        except OSError:
+            return False
+        return True
 
     def flush(self) -> None:
         """Make the files that were collected."""
@@ -167,8 +189,7 @@ class Mounted:
         if not self._names:
             return
         names, self._names = self._names, []
-        fs = self.device.filesystem
-        assert fs is not None
+        fs = self._made
         folder = self.inside(self._folder)
         try:
             with self.computer.timed(f"create {len(names):,} files"):
@@ -206,20 +227,21 @@ class Mounted:
         """Return what stat says; OSError where there is nothing."""
         inode = self.inode(path, follow=follow)
         item = inode.item
-        size, waits = inode.i_size, 0
-        if stat.S_ISREG(item.mode):
-            with uncounted():
-                waits = self._new_delalloc(inode)
-        blocks = (_aligned(item.nbytes) + _aligned(waits)) // _SECTOR
         return Stat(
-            item.mode, size, inode.ino, inode.root, item.nlink if not inode.is_dir else 1,
-            item.uid, item.gid, blocks, item.atime, item.mtime, item.ctime, item.otime,
+            item.mode, inode.i_size, inode.ino, inode.root, item.nlink if not inode.is_dir else 1,
+            item.uid, item.gid, _aligned(item.nbytes) // _SECTOR, item.atime, item.mtime,
+            item.ctime, item.otime,
+            partial(self._new_delalloc, inode) if stat.S_ISREG(item.mode) else None,
         )  # fmt: skip
 
     def _new_delalloc(self, inode: LiveInode) -> int:
-        """Return the bytes that wait over holes (``new_delalloc_bytes``)."""
+        """Return the sectors that wait over holes (``new_delalloc_bytes``)."""
         if not inode.pages.is_dirty:
             return 0
+        with uncounted():
+            return _aligned(self._bytes_over_holes(inode)) // _SECTOR
+
+    def _bytes_over_holes(self, inode: LiveInode) -> int:
         fs = self.fs
         tree = fs.writer.tree(inode.root)
         taken = []
@@ -239,7 +261,10 @@ class Mounted:
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory by their index, as readdir does."""
-        names = self.fs.file(self.inside(path)).names()
+        return self._listed(self.fs, path)
+
+    def _listed(self, fs: WritableFilesystem, path: str) -> list[str]:
+        names = fs.file(self.inside(path)).names()
         return [name.decode("utf-8", "surrogateescape") for name in names]
 
     def read_link(self, path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from btrfs_model.mount.files.file_item import (
@@ -35,6 +36,7 @@ from btrfs_model.mount.space.data import ensure_data, reserve_data
 from btrfs_model.mount.space.quota_reserve import book, reserve
 from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
+from btrfs_model.ondisk.keys import U64_MAX
 
 _MAX_PREALLOC: Final = 256 << 20
 # two extents that are split and the inode (insert_prealloc_file_extent())
@@ -66,13 +68,16 @@ class _Map(NamedTuple):
 def _get_extent(fs: Mount, inode: LiveInode, start: int, length: int) -> _Map:
     far = max(start + length, align(inode.pages.i_size, fs.sectorsize))
     first = 0
-    for begin, end in inode.hole_maps:
-        if begin <= start < end and (stop := _end_of_holes(fs, inode, start, end)) > start:
+    maps = inode.hole_maps
+    at = bisect_right(maps, (start, U64_MAX))
+    if at < len(maps):
+        far = min(far, maps[at][0])
+    for begin, end in reversed(maps[max(0, at - 2) : at]):
+        if end <= start:
+            first = end
+            break
+        if (stop := _end_of_holes(fs, inode, start, end)) > start:
             return _Map(begin, stop, None)
-        if begin > start:
-            far = min(far, begin)
-        else:
-            first = max(first, end if end <= start else 0)
     low, high, extent = next(file_ranges(fs, inode, start, far))
     if extent is None:
         return _Map(low, high, None)

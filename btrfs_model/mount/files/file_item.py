@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -197,8 +198,12 @@ def add_hole_map(inode: LiveInode, start: int, end: int) -> None:
 
     It waits for an fsync, and so it is not joined with the hole beside it (``try_merge_map()``).
     """
-    kept = [part for one in inode.hole_maps for part in _outside(*one, start, end)]
-    inode.hole_maps = [*kept, (start, end)]
+    maps = inode.hole_maps
+    first, last = bisect_left(maps, (start,)), bisect_left(maps, (end,))
+    if first and maps[first - 1][1] > start:
+        first -= 1
+    kept = [part for one in maps[first:last] for part in _outside(*one, start, end)]
+    maps[first:last] = sorted([*kept, (start, end)])
 
 
 def _outside(first: int, last: int, start: int, end: int) -> list[tuple[int, int]]:

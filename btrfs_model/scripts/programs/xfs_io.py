@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import functools
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _SECTOR: Final = 512
 _UNWRITTEN: Final = 0x800
+_WHOLE: Final = 1 << 20
+"""Bytes of the largest files that are made together."""
 _BLOCK: Final = 4096
 
 
@@ -103,7 +107,43 @@ def _help(shell: Shell, name: str) -> None:
 _Command: TypeAlias = "Callable[[Shell, _File, list[str]], int]"
 
 
+@functools.cache
+def _new_file(command: str) -> tuple[bytes, int] | None:
+    """Return what a command writes to a new file from its beginning on, and its block size."""
+    found = re.fullmatch(r"(?:pwrite|w)((?: -S \w+| -b \w+)*) 0 (\w+)", command)
+    if found is None:
+        return None
+    try:
+        given, _ = options(found[1].split(), "", "Sb", program_name="pwrite")
+        length, block = size_of(found[2], block=_BLOCK), size_of(given.get("b", "4096"))
+        if 0 < length <= _WHOLE:
+            return _pattern(given) * length, block
+    except (UsageError, ValueError):
+        pass
+    return None
+
+
+def _collected(computer: Computer, shell: Shell, command: str, path: str) -> bool:
+    """Do what loops of messages do most: new files with the same data are made together."""
+    written = _new_file(command)
+    found = computer.place(computer.absolute(path)) if written is not None else None
+    if written is None or found is None:
+        return False
+    data, block = written
+    try:
+        if not found[0].collect(found[1], data, 0o600 & ~computer.umask):
+            return False
+    except OSError:
+        return False
+    _report(shell, "wrote", 0, len(data), len(data), -(-len(data) // block))
+    return True
+
+
 def _xfs_io(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    if len(arguments) == 4 and arguments[:2] == ["-f", "-c"] and _collected(
+        computer, shell, *arguments[2:]
+    ):  # fmt: skip
+        return 0
     commands: list[str] = []
     given: dict[str, str] = {}
     paths: list[str] = []
@@ -183,6 +223,10 @@ def _range(words: list[str]) -> tuple[int, int]:
     return size_of(words[0], block=_BLOCK), size_of(words[1], block=_BLOCK)
 
 
+def _pattern(given: dict[str, str]) -> bytes:
+    return bytes([int(given.get("S", "0xcd"), 0) & 255])
+
+
 def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
     given, words = options(words, "qNwdWuDRFBO", "SbiVsZA", program_name="pwrite")
     if {"R", "F", "B", "i"} & set(given):
@@ -190,8 +234,7 @@ def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
     if "N" in given:
         raise UnknownError("xfs_io: pwrite -N: a write that may not wait is not known")
     offset, length = _range(words)
-    pattern = bytes([int(given.get("S", "0xcd"), 0) & 255])
-    block = size_of(given.get("b", "4096"))
+    pattern, block = _pattern(given), size_of(given.get("b", "4096"))
     if file.read_only:
         raise OSError(errno.EBADF, "read only")
     if file.appends:
