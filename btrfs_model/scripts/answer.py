@@ -115,9 +115,9 @@ def beside(printed: str, shown: Sequence[str]) -> list[Line]:
     """
     ours = [one.rstrip() for one in printed.split("\n")]
     theirs = list(_output(shown))
-    plain = [[_plain(one) for one in lines] for lines in (ours, theirs)]
+    first_plain, second_plain = ([_plain(one) for one in lines] for lines in (ours, theirs))
     found: list[Line] = []
-    matcher = difflib.SequenceMatcher(None, *plain, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, first_plain, second_plain, autojunk=False)
     for kind, first, last, start, end in matcher.get_opcodes():
         if kind == "equal":
             pairs = zip(theirs[start:end], ours[first:last], strict=True)

@@ -163,10 +163,10 @@ class Tree:
         """Return what stat says."""
         node = self.find(path, follow=follow)
         size = len(node.target) if stat.S_ISLNK(node.mode) else len(node.data)
-        times = {"atime": node.mtime, "mtime": node.mtime, "ctime": node.mtime}
         return Stat(
-            node.mode, size, node.ino, nlink=node.nlink, stored=-(-size // 4096) * 8, **times
-        )
+            node.mode, size, node.ino, nlink=node.nlink, stored=-(-size // 4096) * 8,
+            atime=node.mtime, mtime=node.mtime, ctime=node.mtime,
+        )  # fmt: skip
 
     def copy_folder(self, folder: Path, where: str) -> None:
         """Put a copy of a folder of this machine into the tree.

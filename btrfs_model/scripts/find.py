@@ -25,6 +25,8 @@ _COMMAND: Final = re.compile(
     r"(?:sudo |\./|/)?(?:mkfs|mount|umount|btrfs|xfs_io|cd|dd|mkdir|touch|echo|sync|cat|fallocate|"
     r"truncate|cp|rm|mv|ln|filefrag|wipefs|losetup|for|chattr)\b"
 )
+_PRINTED: Final = re.compile(r"(?:At (?:subvol|snapshot) |ERROR: |WARNING: |Create (?:a |subvol))")
+"""What btrfs prints, where it stands between commands without a prompt."""
 _COMMENT_ONLY: Final = re.compile(r"^\s*(?:#(?!!).*)?$")
 
 
@@ -261,11 +263,13 @@ def _paragraphs(lines: list[str]) -> list[Found]:
         while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) >= depth):
             at += 1
         body = [line.expandtabs(8)[depth:] for line in lines[start:at]]
+        printed = [one for one in body if _PRINTED.match(one)]
+        body = [one for one in body if one not in printed]
         text = _with_power("\n".join(body).rstrip()) + "\n"
         if _BEGINS.search(text):
             try:
                 parse(text)
             except ShellSyntaxError:
                 continue
-            found.append(Found(text, start + 1))
+            found.append(Found(text, start + 1, tuple(printed)))
     return found
