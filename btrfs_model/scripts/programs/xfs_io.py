@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _SECTOR: Final = 512
 _UNWRITTEN: Final = 0x800
+_DIRTY: Final = 1 << 30
+"""Bytes that a kernel writes back while the call goes on."""
 _WHOLE: Final = 1 << 20
 """Bytes of the largest files that are made together."""
 _BLOCK: Final = 4096
@@ -251,13 +253,15 @@ def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
         fs = mounted.fs
         with file.computer.timed("pwrite"):
             # what is written past the page cache, or synchronously, is so call by call
-            most = block if file.direct or file.syncs else 1 << 30
+            most = block if file.direct or file.syncs else _DIRTY
             while done < length:
                 count = min(length - done, most)
                 call = fs.write_direct if file.direct else fs.write
                 wrote = call(path, offset + done, pattern * count)
                 if file.syncs:
                     fsync(file.computer, file.path)
+                if wrote == _DIRTY:
+                    fs.sync_file_range(path, offset + done, wrote)
                 done += wrote
                 if wrote < count:
                     break
