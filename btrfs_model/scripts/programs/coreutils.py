@@ -81,7 +81,7 @@ def _seq(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         else:
             raise UnknownError(f"seq: {option}: this option is not known")
     try:
-        numbers = [int(one) for one in words]
+        numbers = [int(one, 16 if "x" in one.lower() else 10) for one in words]
     except ValueError:
         raise UnknownError(f"seq: {' '.join(words)}: only whole numbers are known") from None
     first, step, last = {1: (1, 1, *numbers), 2: (numbers[0], 1, numbers[-1]),

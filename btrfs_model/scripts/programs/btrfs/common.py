@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.program import say
+from btrfs_model.volume.image import Image
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
@@ -70,3 +72,17 @@ def checked_subvolume(computer: Computer, shell: Shell, path: str) -> bool:
     say(shell, "ERROR: Not a Btrfs subvolume: Invalid argument\n" if there
         else "ERROR: Could not statfs: No such file or directory\n")  # fmt: skip
     return False
+
+
+@contextmanager
+def image_on(computer: Computer, path: str) -> Iterator[Image | None]:
+    """Open what is on a device, with its log after a crash; None where there is no filesystem."""
+    device = computer.device(path)
+    computer.flush()
+    if device.filesystem is not None:
+        yield device.filesystem.image
+    elif device.crashed is not None:
+        with Image.open(device.crashed.name) as image:
+            yield image
+    else:
+        yield None

@@ -11,7 +11,7 @@ from btrfs_model.backref.api import logical_ino
 from btrfs_model.questions.dumptree.text import dump_tree_text
 from btrfs_model.questions.dumptree.trees import tree_number
 from btrfs_model.scripts.program import options, reason, say
-from btrfs_model.scripts.programs.btrfs.common import Command, decoded, on_mount
+from btrfs_model.scripts.programs.btrfs.common import Command, decoded, image_on, on_mount
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
@@ -26,14 +26,13 @@ def _dump_tree(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                            program_name="btrfs inspect-internal dump-tree")  # fmt: skip
     if {"e", "u", "d", "r", "R", "b"} & set(given):
         raise UnknownError("btrfs inspect-internal dump-tree: only -t is known")
-    device = computer.device(paths[-1])
-    computer.flush()
-    if device.filesystem is None:
-        say(shell, "ERROR: unable to open " + paths[-1] + "\n")
-        return 1
     told = given.get("t", given.get("tree"))
     out = io.BytesIO()
-    dump_tree_text(device.filesystem.image, out, None if told is None else tree_number(told))
+    with image_on(computer, paths[-1]) as image:
+        if image is None:
+            say(shell, f"ERROR: unable to open {paths[-1]}\n")
+            return 1
+        dump_tree_text(image, out, None if told is None else tree_number(told))
     shell.files[1].write(b"btrfs-progs v6.2 \n" + out.getvalue())
     return 0
 

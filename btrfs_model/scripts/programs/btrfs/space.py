@@ -23,6 +23,7 @@ from btrfs_model.scripts.programs.btrfs.common import (
     Command,
     checked_subvolume,
     decoded,
+    image_on,
     is_subvolume,
     on_mount,
     pretty,
@@ -186,12 +187,11 @@ def _check(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                            program_name="btrfs check")  # fmt: skip
     if {"Q", "qgroup-report", "E", "s", "b"} & set(given):
         raise UnknownError("btrfs check: -Q, -E, -s and -b are not known")
-    device = computer.device(paths[-1])
-    computer.flush()
-    if device.filesystem is None:
-        say(shell, "ERROR: cannot open file system\n")
-        return 1
-    findings = check(device.filesystem.image)
+    with image_on(computer, paths[-1]) as image:
+        if image is None:
+            say(shell, "ERROR: cannot open file system\n")
+            return 1
+        findings = check(image)
     for one in findings:
         say(shell, f"{one}\n")
     return int(bool(findings))
