@@ -138,6 +138,8 @@ class LiveInode:
     `index_cnt`: of a directory: the index of the next entry; None before it was looked up.
     `holders`: how many have it open; an inode without names goes when the last of them lets go.
     `prop_compress`: the property ``btrfs.compression``, empty for none.
+    `defrag_compress`: by which defragmentation compresses, while it writes.
+    `writeback_index`: where the last writeback of the whole file ended, bytes.
     `log`: what fsync has to know of it.
     `dirty`: where its filesystem counts what waits for writeback.
     `xattrs`: values of attributes that were looked up, None for one that it does not have (as
@@ -161,6 +163,8 @@ class LiveInode:
     dentries: dict[bytes, LiveInode | None] = field(default_factory=dict, repr=False)
     _pages: FilePages | None = field(default=None, repr=False)
     hole_maps: list[tuple[int, int]] = field(default_factory=list, repr=False)
+    defrag_compress: str = ""
+    writeback_index: int = 0
 
     @property
     def pages(self) -> FilePages:

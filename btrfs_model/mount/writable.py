@@ -305,9 +305,16 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         return transaction.commit(self)
 
     @exclusive
-    def sync(self) -> None:
-        """Write back what waits, then commit (``btrfs_sync_fs()``)."""
-        flush_delalloc(self)
+    def sync(self, *, cyclic: bool = False) -> None:
+        """Write back what waits, then commit (BTRFS_IOC_SYNC, syncfs(2), umount(2)).
+
+        Parameters
+        ----------
+        cyclic : bool
+            As sync(2) does: flushers write a file back from where its last writeback ended on, and
+            then from its beginning. What is dirty there becomes an extent of its own.
+        """
+        flush_delalloc(self, cyclic=cyclic)
         transaction.commit(self)
 
     @exclusive

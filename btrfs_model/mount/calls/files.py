@@ -27,6 +27,7 @@ from btrfs_model.mount.bulk.file_extents import write_file_extents
 from btrfs_model.mount.bulk.new_files import fill_files, write_files
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.calls.names import NamespaceCalls
+from btrfs_model.mount.files.defrag import defragment
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.encoded import Encoded, encoded_write
 from btrfs_model.mount.files.fallocate import fallocate, punch_hole, zero_range
@@ -305,6 +306,35 @@ class FileCalls(NamespaceCalls):
         with self._opened(path) as inode:
             _check_regular(inode, errno.ESPIPE, path)
             writeback(self, inode, offset, offset + length if length else U64_MAX)
+
+    @about("path")
+    def defragment(
+        self, path: Path, offset: int = 0, length: int = 0, *, threshold: int = 0,
+        compress: str = "",
+    ) -> None:  # fmt: skip
+        """Have small extents of a file written anew together (BTRFS_IOC_DEFRAG_RANGE).
+
+        What is to be written waits, as after a write.
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        offset, length : int
+            The range, bytes; a length of 0 goes to the end of the file.
+        threshold : int
+            Extents of so many bytes stay; 0 is the kernel's 256 KiB.
+        compress : str
+            ``zlib``, ``lzo`` or ``zstd``: all extents are compressed, and written at once.
+
+        Raises
+        ------
+        OSError
+            EROFS in a read-only subvolume, EINVAL for what is no regular file.
+        """
+        with self._changed(path, errno.EINVAL) as inode:
+            end = offset + length if length else U64_MAX
+            defragment(self, inode, offset, end, threshold, compress)
 
     def fsync_inode(self, inode: LiveInode) -> str:
         """Make an open inode last; see :meth:`fsync`.

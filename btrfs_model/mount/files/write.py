@@ -91,6 +91,13 @@ def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Elide
     return length
 
 
+def make_dirty(fs: Mount, inode: LiveInode, offset: int, data: bytes) -> None:
+    """Have data that a file has already wait to be written again; nothing else changes."""
+    if data:
+        _dirty(fs, inode, offset, offset + len(data))
+        inode.pages.write(offset, memoryview(data), lambda at: _read_block(fs, inode, at))
+
+
 def _write_part(
     fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided, length: int
 ) -> None:

@@ -76,10 +76,28 @@ def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -
         return
     # what waits had its room reserved when it was written
     ensure_metadata(fs, from_reserve=True)
+    last = 0
     for low, high in pages.delalloc_ranges(start // fs.sectorsize * fs.sectorsize, end):
         _run_delalloc_range(fs, inode, low, high, end)
+        last = high
+    if start == 0 and end == U64_MAX:
+        inode.writeback_index = last
     if not pages.is_dirty:
         fs.dirty_files.pop((inode.root, inode.ino), None)
+
+
+def writeback_cyclic(fs: Mount, inode: LiveInode) -> None:
+    """Write a file back from where the last time ended, and then what is before.
+
+    ``extent_write_cache_pages()`` with ``range_cyclic``: so flushers write that sync(2) wakes.
+    Raises OSError: as :func:`writeback`.
+    """
+    if inode.writeback_index:
+        writeback(fs, inode, inode.writeback_index)
+    if inode.pages.is_dirty:
+        writeback(fs, inode)
+    else:
+        inode.writeback_index = 0
 
 
 def write_past_cache(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
@@ -99,21 +117,22 @@ def write_past_cache(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
         fs.dirty_files.pop((inode.root, inode.ino), None)
 
 
-def flush_delalloc(fs: Mount, root: int | None = None) -> None:
-    """Write data back: of a subvolume, or of all."""
+def flush_delalloc(fs: Mount, root: int | None = None, *, cyclic: bool = False) -> None:
+    """Write data back: of a subvolume, or of all; `cyclic`: as :func:`writeback_cyclic`."""
     if alike := fs.reservations.alike:
         for _ in alike.write(alike.count, together=True):
             pass
-    write_files_back(
-        fs, [inode for inode in fs.dirty_files.values() if root is None or inode.root == root]
-    )
+    files = [inode for inode in fs.dirty_files.values() if root is None or inode.root == root]
+    write_files_back(fs, files, cyclic=cyclic)
 
 
-def write_files_back(fs: Mount, files: list[LiveInode]) -> None:
+def write_files_back(fs: Mount, files: list[LiveInode], *, cyclic: bool = False) -> None:
     """Write files back, one after the other; runs of them at once where each is one plain extent.
 
+    `cyclic`: each as :func:`writeback_cyclic` does.
     Raises OSError: as :func:`writeback`.
     """
+    write = writeback_cyclic if cyclic else writeback
     for (root, whole), run in itertools.groupby(files, lambda f: (f.root, _is_whole(fs, f))):
         left = list(run)
         while whole and left and stays_enough(fs, _CALLS * _extents(left[:_MOST])):
@@ -121,9 +140,9 @@ def write_files_back(fs: Mount, files: list[LiveInode]) -> None:
             del left[:written]
             if written < _MOST and left:
                 # there is no room in one piece
-                writeback(fs, left.pop(0))
+                write(fs, left.pop(0))
         for inode in left:
-            writeback(fs, inode)
+            write(fs, inode)
 
 
 def _is_whole(fs: Mount, inode: LiveInode) -> bool:
@@ -171,6 +190,7 @@ def _write_whole(fs: Mount, root: int, files: list[LiveInode]) -> int:
         item.size = pages.i_size
         if end == pages.i_size:
             pages.clean_whole()
+            inode.writeback_index = align(end, fs.sectorsize)
             done += 1
         elif at == written:
             pages.clean(0, end)
@@ -306,7 +326,7 @@ def _neighbour(fs: Mount, inode: LiveInode, start: int) -> Extent | None:
 
 def compression_of(fs: Mount, inode: LiveInode) -> str:
     """Algorithm for an inode, should it be compressed."""
-    return inode.prop_compress.decode() or fs.options.compress or "zlib"
+    return inode.defrag_compress or inode.prop_compress.decode() or fs.options.compress or "zlib"
 
 
 def need_compress(fs: Mount, inode: LiveInode, data: Callable[[], bytes]) -> bool:
@@ -314,7 +334,7 @@ def need_compress(fs: Mount, inode: LiveInode, data: Callable[[], bytes]) -> boo
     flags = inode.item.flags
     if flags & _NEVER_COMPRESSED:
         return False
-    if fs.options.compress_force:
+    if fs.options.compress_force or inode.defrag_compress:
         return True
     if flags & InodeFlag.NOCOMPRESS:
         return False
@@ -416,7 +436,8 @@ def _pack(
     fs: Mount, inode: LiveInode, kind: str, start: int, end: int
 ) -> tuple[int, bytes | None] | None:
     """Compress a range: its size and, unless it is elided, the stream; None: too large."""
-    pages, level = inode.pages, fs.options.compress_level
+    pages = inode.pages
+    level = 0 if inode.defrag_compress else fs.options.compress_level
     elided = pages.elided(start, align(end, fs.sectorsize))
     if elided is not None and end - start > fs.sectorsize:
         size = compressed_size(

@@ -291,7 +291,7 @@ def _sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     for mounted in computer.mounts.values():
         if not mounted.is_read_only:
             with computer.timed("sync"):
-                mounted.fs.sync()
+                mounted.fs.sync(cyclic=not paths)
     return 0
 
 

@@ -135,7 +135,7 @@ def _mount(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     while at < len(arguments):
         word = arguments[at]
         at += 1
-        if word in ("-o", "-t", "--options", "--types"):
+        if word in ("-o", "-t", "-O", "--options", "--types", "--test-opts"):
             if at >= len(arguments):
                 say(shell, f"mount: option requires an argument -- '{word[1:]}'\n")
                 return 1

@@ -333,12 +333,15 @@ def _fsync(data_only: bool) -> _Command:
     return run
 
 
-def _sync(shell: Shell, file: _File, words: list[str]) -> int:
-    del shell, words
-    mounted, _ = file.on
-    with file.computer.timed("sync"):
-        mounted.fs.sync()
-    return 0
+def _sync(cyclic: bool) -> _Command:
+    def run(shell: Shell, file: _File, words: list[str]) -> int:
+        del shell, words
+        mounted, _ = file.on
+        with file.computer.timed("sync"):
+            mounted.fs.sync(cyclic=cyclic)
+        return 0
+
+    return run
 
 
 def _reflink(shell: Shell, file: _File, words: list[str]) -> int:
@@ -542,8 +545,8 @@ def _sync_range(shell: Shell, file: _File, words: list[str]) -> int:
 _COMMANDS: Final[dict[str, _Command]] = {
     "pwrite": _pwrite, "pread": _pread, "falloc": _fallocate(0), "fpunch": _fallocate(3),
     "fzero": _fallocate(16), "fcollapse": _fallocate(8), "finsert": _fallocate(32),
-    "truncate": _truncate, "fsync": _fsync(False), "fdatasync": _fsync(True), "sync": _sync,
-    "syncfs": _sync, "reflink": _reflink, "dedupe": _dedupe, "copy_range": _copy_range,
+    "truncate": _truncate, "fsync": _fsync(False), "fdatasync": _fsync(True), "sync": _sync(True),
+    "syncfs": _sync(False), "reflink": _reflink, "dedupe": _dedupe, "copy_range": _copy_range,
     "stat": _stat, "seek": _seek, "fiemap": _fiemap, "close": _nothing, "print": _nothing,
     "mmap": _map, "mwrite": _mwrite, "mread": _mread, "msync": _msync, "munmap": _nothing,
     "sync_range": _sync_range,

@@ -17,7 +17,7 @@ from btrfs_model.ondisk.constants import (
 )
 from btrfs_model.questions.check import check
 from btrfs_model.questions.usage.space import du
-from btrfs_model.scripts.program import options, reason, say
+from btrfs_model.scripts.program import options, reason, say, size_of
 from btrfs_model.scripts.programs.btrfs.common import (
     UNITS,
     Command,
@@ -28,6 +28,7 @@ from btrfs_model.scripts.programs.btrfs.common import (
     on_mount,
     pretty,
 )
+from btrfs_model.scripts.programs.findutils import walk
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
+_LARGE: Final = 32 << 20
+"""Bytes of an extent that btrfs-progs leave as it is."""
 _KINDS: Final = {BTRFS_BLOCK_GROUP_DATA: "Data", BTRFS_BLOCK_GROUP_SYSTEM: "System",
                  BTRFS_BLOCK_GROUP_METADATA: "Metadata",
                  BTRFS_BLOCK_GROUP_DATA | BTRFS_BLOCK_GROUP_METADATA: "Data+Metadata"}  # fmt: skip
@@ -181,6 +184,39 @@ def _property_get(computer: Computer, shell: Shell, arguments: list[str]) -> int
     return 0
 
 
+def _defragment(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    # an algorithm is told in the same word: -czstd
+    words = ["-czlib" if one == "-c" else one for one in arguments]
+    given, paths = options(words, "vrf", "cslt",
+                           program_name="btrfs filesystem defragment")  # fmt: skip
+    numbers = {one: size_of(given[one]) for one in "slt" if one in given}
+    failures = 0
+    for path in paths:
+        seen = computer.stat(path)
+        if seen is None:
+            say(shell, f"ERROR: cannot open {path}: No such file or directory\n")
+            failures += 1
+            continue
+        if seen.is_dir and "r" not in given:
+            raise UnknownError("btrfs filesystem defragment: a directory needs -r here")
+        for name, one, _ in walk(computer, path, seen, 0, 1 << 30, False):
+            if not one.is_file or one.device != seen.device:
+                continue
+            if "v" in given:
+                shell.write(name + "\n")
+            mounted, inside = on_mount(computer, name)
+            with computer.timed("defragment"):
+                mounted.fs.defragment(
+                    inside, numbers.get("s", 0), numbers.get("l", 0),
+                    threshold=numbers.get("t", _LARGE), compress=given.get("c", ""),
+                )  # fmt: skip
+                if "f" in given:
+                    mounted.fs.sync_file_range(inside)
+    if failures:
+        say(shell, f"total {failures} failures\n")
+    return int(bool(failures))
+
+
 def _check(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "prQEsb", "", long=("readonly", "force", "progress",
                            "check-data-csum", "qgroup-report", "mode="),
@@ -200,5 +236,5 @@ def _check(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 COMMANDS: Final[dict[str, Command]] = {
     "filesystem sync": _filesystem_sync, "filesystem df": _df, "filesystem du": _du,
     "filesystem label": _label, "filesystem show": _show, "property set": _property_set,
-    "property get": _property_get, "check": _check,
+    "property get": _property_get, "check": _check, "filesystem defragment": _defragment,
 }  # fmt: skip

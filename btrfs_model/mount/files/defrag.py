@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Defragmentation: small extents beside each other become dirty, and are written anew together."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from btrfs_model.mount.files.file_item import Extent, align, extents_between
+from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
+from btrfs_model.mount.files.write import make_dirty, read_live
+from btrfs_model.mount.files.writeback import writeback
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
+
+_CLUSTER: Final = 256 << 10
+"""Bytes that are looked at together."""
+_MAX_COMPRESSED: Final = 128 << 10
+THRESHOLD: Final = 256 << 10
+"""An extent of so many bytes is large enough, where nobody says how many."""
+
+
+def defragment(
+    fs: Mount, inode: LiveInode, start: int, end: int, threshold: int, compress: str
+) -> None:
+    """Make what is fragmented in [start, end) dirty, compressed data whatever their size.
+
+    `threshold`: bytes of an extent that is large enough; 0 is the kernel's own.
+    `compress`: the algorithm to write by; then all is written, and at once.
+    Raises OSError: ENOSPC, as :func:`~btrfs_model.mount.files.writeback.writeback`.
+
+    ``btrfs_defrag_file()`` (Linux 6.18; since 5.16), where each file extent item is an extent map.
+    """
+    blocksize = fs.sectorsize
+    at, last = start // blocksize * blocksize, align(min(end, inode.pages.i_size), blocksize)
+    while at < last:
+        stop = min(at + _CLUSTER, last)
+        targets, scanned = _targets(fs, inode, at, stop, threshold or THRESHOLD, bool(compress))
+        for low, high in targets:
+            make_dirty(fs, inode, low, read_live(fs, inode, low, high))
+        at = max(stop, scanned)
+    if compress:
+        inode.defrag_compress = compress
+        try:
+            writeback(fs, inode)
+        finally:
+            inode.defrag_compress = ""
+
+
+def _targets(
+    fs: Mount, inode: LiveInode, start: int, end: int, threshold: int, every: bool
+) -> tuple[list[tuple[int, int]], int]:
+    """Return the ranges to write anew, and where to go on (``defrag_collect_targets()``)."""
+    found: list[tuple[int, int]] = []
+    scanned = start
+    extents = extents_between(fs, inode, start, end + threshold)
+    for extent, behind in itertools.zip_longest(extents, extents[1:]):
+        at = max(start, extent.start)
+        stop = align(extent.end, fs.sectorsize)
+        if at >= end:
+            break
+        scanned = max(scanned, stop)
+        if not _may_be_target(fs, inode, extent, at, stop):
+            continue
+        joins = bool(found) and found[-1][1] == at
+        if not every and not extent.is_inline:
+            if extent.length >= min(threshold, _most(extent)):
+                continue
+            if not (joins or _joins(inode, extent, behind, threshold)):
+                continue
+        stop = min(stop, end)
+        if joins:
+            found[-1] = (found[-1][0], stop)
+        else:
+            found.append((at, stop))
+    return found, end if found else scanned
+
+
+def _may_be_target(fs: Mount, inode: LiveInode, extent: Extent, start: int, end: int) -> bool:
+    if extent.is_inline:
+        return fs.sectorsize > fs.options.max_inline
+    if not extent.disk_bytenr or extent.is_prealloc:
+        return False
+    return not inode.pages.ranges(start, end)
+
+
+def _joins(inode: LiveInode, extent: Extent, behind: Extent | None, threshold: int) -> bool:
+    """Whether the next extent can become one with it (``defrag_check_next_extent()``)."""
+    if extent.end >= inode.pages.i_size or behind is None or behind.start != extent.end:
+        return False
+    if behind.is_inline or not behind.disk_bytenr or behind.is_prealloc:
+        return False
+    return behind.length < min(threshold, _most(extent))
+
+
+def _most(extent: Extent) -> int:
+    """Return the bytes of the largest extent of its kind."""
+    return _MAX_COMPRESSED if extent.regular.compression else MAX_EXTENT_SIZE
