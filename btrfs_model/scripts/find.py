@@ -27,6 +27,7 @@ _COMMAND: Final = re.compile(
 )
 _PRINTED: Final = re.compile(r"(?:At (?:subvol|snapshot) |ERROR: |WARNING: |Create (?:a |subvol))")
 """What btrfs prints, where it stands between commands without a prompt."""
+_PROSE: Final = re.compile(r"[A-Z][a-z]* [a-z]+ [a-z]+ ")
 _COMMENT_ONLY: Final = re.compile(r"^\s*(?:#(?!!).*)?$")
 
 
@@ -158,7 +159,8 @@ def _shebangs(lines: list[str]) -> list[Found]:
 
 def _parsed_prefix(body: list[str]) -> list[str]:
     """Return the longest beginning that bash takes, cut where prose follows."""
-    ends = [len(body), *[at for at in range(len(body) - 1, 0, -1) if not body[at].strip()]]
+    ends = [len(body), *[at for at in range(len(body) - 1, 0, -1)
+                         if not body[at].strip() or _PROSE.match(body[at])]]  # fmt: skip
     for end in ends:
         try:
             tree = parse(_with_power("\n".join(body[:end])))
