@@ -14,7 +14,7 @@ import numpy as np
 
 from btrfs_model.cost.writing import log_sync
 from btrfs_model.mount.log.state import log_tree_id
-from btrfs_model.scripts.files import fail
+from btrfs_model.scripts.files import TreeFile, fail
 from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
 from btrfs_model.scripts.programs.names import each, make_folder, read_link, symlink
@@ -318,6 +318,20 @@ def inputs(
             yield path, None
 
 
+def _identity(stream: Stream) -> tuple[int, int] | None:
+    """Return what two open files of one inode have in common; None for what is no file."""
+    if isinstance(stream, TreeFile):
+        return 0, stream.node.ino
+    return stream.mounted.stat(stream.path).same if isinstance(stream, MountedFile) else None
+
+
+def _is_left(stream: Stream) -> bool:
+    """Whether there is more to read of a file."""
+    if isinstance(stream, TreeFile):
+        return stream.at < len(stream.node.data)
+    return isinstance(stream, MountedFile) and stream.at < stream.mounted.stat(stream.path).size
+
+
 def _cat(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "nAevtTE", program_name="cat")
     if given:
@@ -325,8 +339,13 @@ def _cat(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
         return run_host(computer, shell, "cat", arguments)
     status = 0
-    for _, stream in inputs(computer, shell, "cat", paths):
+    output = _identity(shell.files[1])
+    for name, stream in inputs(computer, shell, "cat", paths):
         if stream is None:
+            status = 1
+            continue
+        if output is not None and _identity(stream) == output and _is_left(stream):
+            say(shell, f"cat: {name}: input file is output file\n")
             status = 1
             continue
         if stream.endless:
