@@ -16,13 +16,14 @@ CUT_OFF = """() => {
     const found = [], width = document.documentElement.clientWidth;
     for (const one of document.querySelectorAll("body *")) {
         const box = one.getBoundingClientRect();
-        const hidden = one.closest("figure, thead, .wide, pre") || !box.width;
-        if (!hidden && (box.right > width + 1 || box.left < -1 || one.scrollWidth > width))
+        const hidden = one.closest("figure, thead") || !box.width;
+        const sideways = one.clientWidth && one.scrollWidth > one.clientWidth + 1;
+        if (!hidden && (box.right > width + 1 || box.left < -1 || sideways))
             found.push(one.tagName + ": " + one.textContent.trim().slice(0, 60));
     }
     return found;
 }"""
-"""Elements that leave the page at a side, but for those that scroll by themselves."""
+"""Elements that leave the page at a side, or that one has to scroll sideways."""
 
 CUT_LABELS = """() => {
     const found = [];
@@ -42,7 +43,7 @@ CUT_LABELS = """() => {
     }
     for (const one of document.querySelectorAll("td, th"))
         if (one.getClientRects().length && one.scrollWidth > one.clientWidth + 1
-            && getComputedStyle(one).overflowX !== "auto" && !one.closest("thead, .wide, pre"))
+            && getComputedStyle(one).overflowX !== "auto" && !one.closest("thead, pre"))
             found.push("cell: " + one.textContent.trim().slice(0, 60));
     return found;
 }"""

@@ -48,6 +48,7 @@ ROWS = """(tables => tables.flatMap(one =>
 BROKEN = """() => [
     ...document.querySelectorAll("#shown th[scope], #shown td:nth-child(n+4)"),
 ].filter(cell => {
+    if (cell.closest("thead")?.clientWidth === 1) return false;
     const range = document.createRange(), text = cell.firstChild;
     if (!text || text.nodeType !== Node.TEXT_NODE) return false;
     const words = [...text.data.matchAll(/[^\\s,]+/g)];
@@ -57,7 +58,7 @@ BROKEN = """() => [
         return range.getClientRects().length > 1;
     });
 }).map(cell => cell.textContent)"""
-"""Cells in which a word or a number is broken in two."""
+"""Cells in which a word or a number is broken in two; headings that stand in each cell are hidden."""
 
 
 PACKED = """addresses => Promise.all(addresses.map(async at => {

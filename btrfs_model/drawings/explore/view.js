@@ -162,13 +162,21 @@ function listOf(rows, none) {
   if (!rows.length) return [make("p", {textContent: none})];
   return [make("ul", {}, ...rows.map(row => make("li", {}, ...row)))];
 }
+// Where there is no room for all columns, a row stands as lines (see the style sheet): roles say that
+// it is a table all the same, and each cell has its heading.
+const withRole = (tag, role, properties, ...children) =>
+  make(tag, {...properties, attributes: {...properties.attributes, role}}, ...children);
+function tableRow(headings, [first, ...cells]) {
+  return withRole("tr", "row", {}, withRole("th", "rowheader", {scope: "row"}, ...[first].flat()),
+    ...cells.map((cell, column) =>
+      withRole("td", "cell", {attributes: {"data-label": headings[column + 1]}}, ...[cell].flat())));
+}
 function table(caption, headings, rows) {
-  const head = make("tr", {}, ...headings.map(text => make("th", {textContent: text, scope: "col"})));
-  const body = rows.map(([first, ...cells]) => make("tr", {},
-    make("th", {scope: "row"}, ...[first].flat()), ...cells.map(cell => make("td", {}, ...[cell].flat()))));
-  return make("div", {className: "wide", tabIndex: 0, attributes: {role: "group", "aria-label": caption}},
-    make("table", {}, make("caption", {textContent: caption}), make("thead", {}, head),
-         make("tbody", {}, ...body)));
+  const head = headings.map(text => withRole("th", "columnheader", {textContent: text, scope: "col"}));
+  return withRole("table", "table", {className: headings.length > 3 ? "many" : "few"},
+    make("caption", {textContent: caption}),
+    withRole("thead", "rowgroup", {}, withRole("tr", "row", {}, ...head)),
+    withRole("tbody", "rowgroup", {}, ...rows.map(row => tableRow(headings, row))));
 }
 
 // Where something leads; null for nowhere.
@@ -220,27 +228,39 @@ function fieldTable(caption, pieces, bytes, tree, places = placesOf(addressOf(by
   return shown;
 }
 
-// A line has 16 bytes: where the digits of a byte are in it.
-const LINE = 4 + 1 + 48 + 1 + 1 + 16 + 1, placeOf = byte => 5 + byte * 3 + (byte > 7 ? 1 : 0);
+// A line has 16 bytes, or 8 where there is no room for more: where the digits of a byte are in it.
+const perLine = () => byId("shown").clientWidth < 600 ? 8 : 16;
+const lineOf = per => 4 + 1 + per * 3 + per / 8 - 2 + 1 + per + 1;
+const placeOf = (byte, per) =>
+  Math.floor(byte / per) * lineOf(per) + 5 + byte % per * 3 + (byte % per > 7 ? 1 : 0);
 function hexDump(bytes, start, size) {
-  let text = "";
-  for (let at = 0; at < size; at += 16) {
-    const line = bytes.subarray(start + at, start + Math.min(size, at + 16));
-    const digits = Array.from(line, byte => hexOf([byte]));
-    const hex = `${digits.slice(0, 8).join(" ")}  ${digits.slice(8).join(" ")}`.padEnd(49);
-    const shown = Array.from(line, byte => byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".");
-    text += `${at.toString(16).padStart(4, "0")} ${hex} ${shown.join("").padEnd(16)}\n`;
-  }
-  const dump = make("pre", {id: "hex", tabIndex: 0, textContent: text,
+  const dump = make("pre", {id: "hex", className: "bytes", tabIndex: 0,
     attributes: {role: "group", "aria-label": "Bytes"}});
-  dump.dataset.start = start;
+  dump.fill = per => {
+    let text = "";
+    for (let at = 0; at < size; at += per) {
+      const line = bytes.subarray(start + at, start + Math.min(size, at + per));
+      const digits = Array.from(line, byte => hexOf([byte]));
+      const halves = [digits.slice(0, 8), digits.slice(8)].slice(0, per / 8);
+      const hex = halves.map(half => half.join(" ")).join("  ").padEnd(lineOf(per) - per - 7);
+      const shown = Array.from(line, byte => byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".");
+      text += `${at.toString(16).padStart(4, "0")} ${hex} ${shown.join("").padEnd(per)}\n`;
+    }
+    dump.textContent = text;
+    Object.assign(dump.dataset, {start, per});
+  };
+  dump.fill(perLine());
   return dump;
 }
+new ResizeObserver(() => {
+  for (const dump of document.querySelectorAll("pre.bytes"))
+    if (Number(dump.dataset.per) !== perLine()) dump.fill(perLine());
+}).observe(byId("shown"));
 // Mark bytes in the dump; none where `width` is 0.
 function mark(at, width) {
   const dump = byId("hex"), ranges = [], text = dump?.firstChild;
   for (let byte = at - (dump?.dataset.start || 0), left = width; text && left > 0; byte++, left--) {
-    const place = Math.floor(byte / 16) * LINE + placeOf(byte % 16);
+    const place = placeOf(byte, Number(dump.dataset.per));
     if (byte < 0 || place + 2 > text.length) continue;
     const range = new Range();
     range.setStart(text, place);
@@ -358,8 +378,7 @@ function growing(caption, headings, rows) {
     for (let count = 0; count < PAGE; count++) {
       const {done, value} = await rows.next();
       if (done) { more.hidden = true; break; }
-      const fresh = table("", [], [value]).querySelector("tbody tr");
-      body.append(fresh);
+      body.append(tableRow(headings, value));
       more.hidden = count < PAGE - 1;
     }
     more.disabled = false;
