@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write what pages show of a replay of all workloads at full scale.
 
-That is the two tables of ``README.md``, its picture, and ``docs/speedups.csv``. Without an argument
-they are replaced. ``scripts/readme.py --check`` changes nothing, and says in which rows they are
-not those of a replay.
+That is the two tables of ``README.md``, its pictures, and ``docs/speedups.csv``. Without an
+argument they are replaced. ``scripts/readme.py --check`` changes nothing, and says in which rows
+they are not those of a replay. ``scripts/readme.py --pictures`` replaces the pictures alone.
 """
 
 import difflib
@@ -15,15 +15,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from btrfs_model.experiments.replay import Replay
+import btrfs_model as bm
+from btrfs_model.base.charts import narrow_charts, to_png
+from btrfs_model.cli.flags import FIRST_SAMPLE
+from btrfs_model.experiments.replay import Replay, run
 from btrfs_model.experiments.replays import default_jobs, run_all
 from btrfs_model.experiments.report import drawn
 from btrfs_model.experiments.times import speedup_table
 from btrfs_model.experiments.verdicts import HEADINGS, Row, commit_row, pair_rows
 from btrfs_model.experiments.workloads import NAMES
+from btrfs_model.experiments.workloads.knobs import Knobs
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURE = "send-utimes"
 PAIRS = ("workload", "times of", "reported", "predicted", "measured", "verdict")
 
 
@@ -63,6 +66,23 @@ def speedups(replays: Iterable[Replay]) -> str:
     return text
 
 
+def pictures(folder: Path) -> None:
+    """Draw what README opens with, each for wide pages and for telephones."""
+    knobs = Knobs(device="deskstar-7k500", parameters={"queue_depth": 1})
+    for one in (run("send-utimes"), run("send-readahead", "quick", knobs=knobs)):
+        name = one.workload.name
+        (folder / f"{name}.png").write_bytes(drawn(one)[name][1])
+        with narrow_charts():
+            chart = to_png(one.workload.draw(one.outcome))
+        (folder / f"{name}-narrow.png").write_bytes(chart)
+    with bm.open(bm.sample(FIRST_SAMPLE)) as fs:
+        drawing = bm.draw([fs.subvolume(name) for name in ("snap1", "snap2")])
+        drawing.save(folder / "sample.svg")
+        with narrow_charts():
+            drawing = bm.draw([fs.subvolume(name) for name in ("snap1", "snap2")])
+            drawing.save(folder / "sample-narrow.svg")
+
+
 def main(*, is_check: bool) -> int:
     """Replay, then compare or replace; return the status to end with."""
     replays = run_all(NAMES, default_jobs(), lambda _: None, scale="full")
@@ -84,10 +104,12 @@ def main(*, is_check: bool) -> int:
         return int(any(path.read_text() != text for path, text in made.items()))
     for path, text in made.items():
         path.write_text(text)
-    one = next(one for one in replays if one.workload.name == PICTURE)
-    (ROOT / "docs" / f"{PICTURE}.png").write_bytes(drawn(one)[PICTURE][1])
+    pictures(ROOT / "docs")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(is_check="--check" in sys.argv[1:]))
+    if "--pictures" in sys.argv[1:]:
+        pictures(ROOT / "docs")
+    else:
+        sys.exit(main(is_check="--check" in sys.argv[1:]))

@@ -3,7 +3,7 @@
 """Write ``docs/validation.md`` and its picture from what ``python -m bench time`` kept.
 
 Use: ``BTRFS_MODEL_VALIDATION=rows.json python -m bench time``, then ``scripts/validation.py
-rows.json``.
+rows.json``. Without rows the picture alone is drawn again, from the table.
 """
 
 from __future__ import annotations
@@ -86,47 +86,54 @@ def ratios(rows: list[Row]) -> list[str]:
     return lines
 
 
-def draw(rows: list[Row], path: Path) -> None:
-    """Curves over size: a panel for each workload that was measured at several."""
+def listed(text: str) -> list[tuple[str, str, str, float, float]]:
+    """Return the table of `details`: source, machine, operation, measured and predicted seconds."""
+    table = text.split("<!-- details -->")[1].split("<!-- end of details -->")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.strip().splitlines()[2:]]
+    return [(*row[:3], *(float(cell.removesuffix(" ms").replace(",", "")) / 1e3
+                         for cell in row[3:5])) for row in rows]  # fmt: skip
+
+
+def draw(text: str, path: Path) -> None:
+    """Curves over size: a panel for each workload that was measured at several, for all widths."""
     panels = {"send-utimes": "sends", "log-dir": "first fsyncs"}
-    figure, axes = plt.subplots(1, len(panels), figsize=(9, 5.4))
+    figure, axes = plt.subplots(len(panels), 1, figsize=(4.4, 11), layout="constrained")
     for axis, (workload, what) in zip(axes, panels.items(), strict=True):
-        kinds = sorted({(row["source"], row["machine"]) for row in rows
-                        if row.get("source") and row["what"].startswith(workload)})  # fmt: skip
-        for number, (source, machine) in enumerate(kinds):
-            of = sorted(
-                (int(re.sub(r"\D", "", row["what"].split(",", 1)[1].split(" files")[0])),
-                 row["measured"], row["predicted"])
-                for row in rows
-                if (row.get("source"), row.get("machine")) == (source, machine)
-                and row["what"].startswith(workload)
-                and not re.search("fsync 2|with log-dir|through a pipe", row["what"])
-            )  # fmt: skip
-            files, measured, predicted = np.array(of).T
-            axis.plot(files, predicted, ".-", color=f"C{number}", label=f"{machine}, {source}")
+        curves: dict[str, list[tuple[int, float, float]]] = {}
+        for source, machine, operation, *times in sorted(listed(text)):
+            found = re.fullmatch(rf"{workload}, ([\d,]+) files(, fsync 1)?", operation)
+            if found:
+                name = machine.removesuffix(", measured with it")
+                how = "in turn" if source.startswith("fresh") else "recorded"
+                with_ten = ", ten microbenchmarks" if source == "send-micro" else ""
+                curve = curves.setdefault(f"{name}, {how}{with_ten}", [])
+                curve.append((int(found[1].replace(",", "")), *times))
+        for number, (name, points) in enumerate(curves.items()):
+            files, measured, predicted = np.array(sorted(points)).T
+            axis.plot(files, predicted, ".-", color=f"C{number}", label=name)
             axis.plot(files, measured, "o", color=f"C{number}", mfc="none")
         axis.set(title=f"{workload}: {what}", xlabel="files", ylabel="seconds",
                  xscale="log", yscale="log")  # fmt: skip
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xticks(sorted({size for line in axis.lines for size in line.get_xdata()}))
-        axis.legend(fontsize=7, title="line: predicted, circle: measured", title_fontsize=7,
-                    loc="upper center", bbox_to_anchor=(0.5, -0.14))  # fmt: skip
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+        axis.legend(fontsize=9, title="line: predicted, circle: measured", title_fontsize=9,
+                    loc="upper center", bbox_to_anchor=(0.42, -0.17), frameon=False)  # fmt: skip
+    figure.savefig(path, dpi=160, metadata={"Software": None})
 
 
 def main() -> None:
-    """Write both files."""
-    rows: list[Row] = json.loads(Path(sys.argv[1]).read_text())
-    draw(rows, DOCS / "validation.png")
+    """Write both files, or the picture."""
     text = (DOCS / "validation.md").read_text()
-    for name, lines in {"summary": summary(rows), "ratios": ratios(rows),
-                        "details": details(rows)}.items():  # fmt: skip
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        head, rest = text.split(begin, 1)
-        text = head + begin + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1]
-    (DOCS / "validation.md").write_text(text)
+    if sys.argv[1:]:
+        rows: list[Row] = json.loads(Path(sys.argv[1]).read_text())
+        for name, lines in {"summary": summary(rows), "ratios": ratios(rows),
+                            "details": details(rows)}.items():  # fmt: skip
+            begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+            head, rest = text.split(begin, 1)
+            text = head + begin + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1]
+        (DOCS / "validation.md").write_text(text)
+    draw(text, DOCS / "validation.png")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from btrfs_model.base.charts import COLOURS
+from btrfs_model.base.charts import COLOURS, is_narrow
 from btrfs_model.drawings import labels
 from btrfs_model.drawings.picture import GAP, INKS, Box, Drawing, Link, spread, stack
 from btrfs_model.ondisk.keys import Key, ObjectId, objectid_name
@@ -26,6 +26,8 @@ MOST: Final = 200
 _ROWS: Final = ((8, 12), (24, 5), (60, 2))  # up to so many blocks: rows of each
 BETWEEN: Final = 44
 """Pixels between columns, for arrows."""
+_STEP: Final = 18
+"""Pixels that a block stands to the right of what points at it, on a narrow page."""
 
 
 class NamedTree(NamedTuple):
@@ -219,7 +221,7 @@ class Forest:
             levels = [[node for node in level if node.owners & group] for level in self.levels]
             columns = [sorted(level, key=lambda node: node.order) for level in levels if level]
             roots = [(names[number], self.trees[number].tree.bytenr) for number in sorted(group)]
-            y = _place(roots, columns, x, y)
+            y = (_outline if is_narrow() else _place)(roots, columns, x, y)
         drawing.boxes += [*names, *(node.box for node in self.nodes)]
         for node in self.nodes:
             for number in sorted(node.owners):
@@ -277,6 +279,25 @@ def _place(roots: list[tuple[Box, int]], columns: list[list[Node]], x: float, y:
             box.x = x
         x += max(box.width for box in stacked) + BETWEEN
     return max(box.y + box.height for stacked in boxes for box in stacked) + 2 * GAP
+
+
+def _outline(roots: list[tuple[Box, int]], columns: list[list[Node]], x: float, y: float) -> float:
+    """Put trees one below the other for a narrow page, each block below the first that has it.
+
+    Arguments and result are those of :func:`_place`.
+    """
+    children: dict[int, list[Node]] = {}
+    for node in (node for column in columns for node in column):
+        children.setdefault(id(node.parents[0][0]) if node.parents else 0, []).append(node)
+    for name, bytenr in roots:
+        y = stack([name], x, y)
+        tops = [node for node in children[0] if bytenr in node.blocks]
+        waiting = [(x + _STEP, node) for node in tops]
+        while waiting:
+            left, node = waiting.pop(0)
+            y = stack([node.box], left, y)
+            waiting[:0] = [(left + _STEP, child) for child in children.get(id(node), ())]
+    return y + GAP
 
 
 def tree_name(objectid: int) -> str:

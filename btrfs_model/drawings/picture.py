@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.base.charts import COLOURS, KINDS
+from btrfs_model.base.charts import COLOURS, KINDS, is_narrow
 from btrfs_model.base.printable import printable
 from btrfs_model.base.whole_file import whole_file
 
@@ -71,6 +71,8 @@ def _style() -> str:
 STYLE: Final = _style()
 _HEAD: Final = 96  # above the boxes: title and description
 _LINE: Final = 18
+_TITLE: Final = 1.4  # how much wider a character of a title is
+_NARROW: Final = 340.0
 
 
 _KEYS: Final = 'data-lm-suppress-shortcuts="true"'
@@ -245,9 +247,14 @@ def _box(box: Box) -> str:
 def _link(link: Link) -> str:
     x1, y1 = link.source.x + link.source.width, link.source.y + link.source.port(link.row)
     x2, y2 = link.target.x, link.target.y + link.target.port(link.target_row)
-    bend = max(20, (x2 - x1) / 2)
-    points = (x1, y1, x1 + bend, y1, x2 - bend, y2, x2 - 5, y2)
-    path = "M{} {} C{} {} {} {} {} {}".format(*map(_number, points))
+    if is_narrow():
+        # down from the edge of what is above it
+        x1, y1 = link.source.x + PAD, link.source.y + link.source.height
+        path = f"M{_number(x1)} {_number(y1)} V{_number(y2)} H{_number(x2 - 5)}"
+    else:
+        bend = max(20, (x2 - x1) / 2)
+        points = (x1, y1, x1 + bend, y1, x2 - bend, y2, x2 - 5, y2)
+        path = "M{} {} C{} {} {} {} {} {}".format(*map(_number, points))
     head = f"M{_number(x2)} {_number(y2)} l-6 -3.5 v7 z"
     return (
         f'<path d="{path}" fill="none" stroke="{link.colour}" stroke-width="1.3"/>\n'
@@ -287,14 +294,15 @@ def _extent(drawing: Drawing) -> tuple[float, float]:
     """Return width and height of what is in a picture, in pixels."""
     ends = [(box.x + box.width, box.y + box.height) for box in drawing.boxes]
     ends += [(bar.x + bar.width, bar.y + bar.height) for bar in drawing.bars]
-    width = max([480.0, len(drawing.title) * CHAR * 1.4] + [right for right, _ in ends])
+    least = [_NARROW] if is_narrow() else [480.0, len(drawing.title) * CHAR * _TITLE]
+    width = max(least + [right for right, _ in ends])
     return width, max([0.0] + [bottom for _, bottom in ends])
 
 
 def _svg(drawing: Drawing, style: str) -> str:
     width, bottom = _extent(drawing)
-    about = _wrapped(drawing.description, width)
-    head = _HEAD - 3 * _LINE + len(about) * _LINE
+    titles, about = _wrapped(drawing.title, width / _TITLE), _wrapped(drawing.description, width)
+    head = _HEAD - 4 * _LINE + (len(titles) + len(about)) * _LINE
     height = head + bottom
     view = f"-{PAD} -{PAD} {_number(width + 2 * PAD)} {_number(height + 2 * PAD)}"
     title, description = escape(printable(drawing.title)), escape(printable(drawing.description))
@@ -306,9 +314,10 @@ def _svg(drawing: Drawing, style: str) -> str:
         f'fill="{COLOURS["ink"]}">\n<title>{title}</title>\n<desc>{description}</desc>\n',
         f"<style>\n{style}</style>\n" if style else "",
         f'<rect x="-{PAD}" y="-{PAD}" width="100%" height="100%" fill="white"/>\n',
-        _text(0, 20, drawing.title, font_size="16", font_weight="bold"),
     ]
-    for number, line in enumerate(about):
+    for number, line in enumerate(titles):
+        parts.append(_text(0, 20 + number * _LINE, line, font_size="16", font_weight="bold"))
+    for number, line in enumerate(about, len(titles) - 1):
         parts.append(_text(0, 42 + number * _LINE, line, fill=COLOURS["muted"]))
     parts.append(f'<g transform="translate(0 {_number(head)})">\n')
     parts += map(_line, drawing.lines)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tomllib
 from collections.abc import Callable
 from itertools import groupby
@@ -147,6 +148,7 @@ def make(app: Sphinx, page: str, source: list[str]) -> None:
         made = MADE[name](argument)
         if name == "part":
             made = re.sub(r"\]\((?![a-z]+:|#)", f"]({up}", made)
+            made = made.replace('srcset="docs/', f'srcset="{up}_images/')
         text = text.replace(line, made)
     for folder, place in FOLDERS.items():
         text = re.sub(rf"\]\((?:\.\./)*{folder}/?\)", f"]({up}{place})", text)
@@ -220,6 +222,9 @@ def begin(app: Sphinx) -> None:
 def finish(app: Sphinx, error: Exception | None) -> None:
     """Lead from the top of the site to its first page."""
     if error is None and app.builder.format == "html":
+        # what README shows on telephones, which Sphinx does not see
+        for picture in (ROOT / "docs").glob("*-narrow.*"):
+            shutil.copy(picture, app.outdir / "_images")
         target = f"{app.config.root_doc}.html"
         (app.outdir / "index.html").write_text(
             f'<!doctype html><html lang="en"><title>btrfs_model</title>'

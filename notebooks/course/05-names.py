@@ -231,7 +231,7 @@ def wrong():
         ("a60ac2d3a3", "259214b786"),
     )
     for pair in pairs:
-        some = [*names[:500], *pair]
+        some = sorted([*names[:500], *pair])
         said = same_hash(some)
         if not isinstance(said, list | tuple) or len(said) != 2:
             return f"it returns {said}, not two names"

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
+from btrfs_model.base.charts import narrow_charts
 from btrfs_model.cli import run
 from btrfs_model.drawings.picture import CHAR, Drawing
 from btrfs_model.ondisk.keys import ItemType
@@ -323,3 +324,12 @@ def test_the_drawing_of_readme(tmp_path: Path) -> None:
     assert run(["draw", "--sample", "-o", str(tmp_path / "sample.svg")]) == 0
     shown = corpus.PROJECT / "docs" / "sample.svg"
     assert shown.read_bytes() == (tmp_path / "sample.svg").read_bytes()
+    # and on a telephone: as large as it is, one block below the other
+    with bm.open(corpus.image("send/send-utimes/n200")) as fs, narrow_charts():
+        drawing = bm.draw([fs.subvolume(name) for name in ("snap1", "snap2")])
+        check_picture(drawing)
+        assert (corpus.PROJECT / "docs/sample-narrow.svg").read_text() == drawing.svg
+    assert max(box.x + box.width for box in drawing.boxes) < 368
+    for link in drawing.links:
+        assert link.source.y + link.source.height < link.target.y
+        assert link.source.x < link.target.x

@@ -58,7 +58,7 @@ BROKEN = """() => [
         return range.getClientRects().length > 1;
     });
 }).map(cell => cell.textContent)"""
-"""Cells in which a word or a number is broken in two; headings that stand in each cell are hidden."""
+"""Cells in which a word or a number is broken in two, but for a head that is hidden."""
 
 
 PACKED = """addresses => Promise.all(addresses.map(async at => {

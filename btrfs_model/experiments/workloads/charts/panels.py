@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -44,8 +45,9 @@ def say_bar(axes: Axes, label: str, text: str, end: float, place: float, ink: st
     if not is_narrow():
         say(axes, text, end, place, ink)
         return 1.0
-    lines = [line for part in f"{label}: {text}".split("; ")
-             for line in textwrap.wrap(part, _CHARACTERS)]  # fmt: skip
+    # lines end after a comma or a colon, never between a number and its unit
+    kept = re.sub("(?<![,:;]) ", "\N{NO-BREAK SPACE}", f"{label}: {text}")
+    lines = [line for part in kept.split("; ") for line in textwrap.wrap(part, _CHARACTERS)]
     axes.annotate("\n".join(lines), (0, place), xytext=(0, 7), textcoords="offset points",
                   va="bottom", fontsize=8.5, color=ink)  # fmt: skip
     return _PITCH

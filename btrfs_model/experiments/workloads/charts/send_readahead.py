@@ -44,9 +44,18 @@ def draw(outcome: Outcome) -> Figure:
         "from one end to the other; after, the second pass is over sooner.",
     )
     sides = list(tables)
+    end = max(table.attrs["seconds"] for table in tables.values())
+    lowest, highest = (
+        find(find(table["physical"], default=0) for table in tables.values()) / 1e6
+        for find in (min, max)
+    )
 
     def draw_strip(axes: Axes, side: str) -> None:
         _draw_reads(axes, tables[side], side)
+        # both on one scale
+        axes.set_xlim(0, 1.05 * end)
+        margin = 0.05 * (highest - lowest)
+        axes.set_ylim(lowest - margin, highest + margin)
         if side == sides[0]:
             axes.set_title(
                 "Which place of the disk is read when, sent into memory; dark: read on demand",
@@ -102,7 +111,6 @@ def _draw_reads(axes: Axes, table: pd.DataFrame, side: str) -> None:
     axes.annotate(duration(seconds), (seconds, 0), xycoords=("data", "axes fraction"),
                   xytext=(-5, 3), textcoords="offset points", ha="right", va="bottom",
                   color=colour(side), fontweight="bold")  # fmt: skip
-    axes.set_xlim(left=0)
     axes.set_ylabel(f"{side}, MB", color=colour(side))
     bare(axes, "left", "bottom")
 
