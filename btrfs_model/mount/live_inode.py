@@ -139,6 +139,7 @@ class LiveInode:
     `holders`: how many have it open; an inode without names goes when the last of them lets go.
     `prop_compress`: the property ``btrfs.compression``, empty for none.
     `defrag_compress`: by which defragmentation compresses, while it writes.
+    `defragged`: ranges that wait to be written elsewhere (``EXTENT_DEFRAG``).
     `writeback_index`: where the last writeback of the whole file ended, bytes.
     `log`: what fsync has to know of it.
     `dirty`: where its filesystem counts what waits for writeback.
@@ -164,6 +165,7 @@ class LiveInode:
     _pages: FilePages | None = field(default=None, repr=False)
     hole_maps: list[tuple[int, int]] = field(default_factory=list, repr=False)
     defrag_compress: str = ""
+    defragged: list[tuple[int, int]] = field(default_factory=list, repr=False)
     writeback_index: int = 0
 
     @property

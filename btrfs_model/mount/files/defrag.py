@@ -36,6 +36,7 @@ def defragment(
     while at < last:
         stop = min(at + _CLUSTER, last)
         targets, scanned = _targets(fs, inode, at, stop, threshold or THRESHOLD, bool(compress))
+        inode.defragged = [*inode.defragged, *targets]
         for low, high in targets:
             make_dirty(fs, inode, low, read_live(fs, inode, low, high))
         at = max(stop, scanned)

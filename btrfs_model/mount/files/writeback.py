@@ -228,7 +228,7 @@ def update_disk_size(fs: Mount, inode: LiveInode) -> None:
 
 
 def _run_delalloc_range(fs: Mount, inode: LiveInode, start: int, end: int, until: int) -> None:
-    if inode.item.flags & _IN_PLACE:
+    if inode.item.flags & _IN_PLACE and not _is_moved(inode, start, end):
         _run_delalloc_nocow(fs, inode, start, end, until)
     elif _may_compress(fs, inode, start, end):
         _run_delalloc_compressed(fs, inode, start, end)
@@ -236,9 +236,16 @@ def _run_delalloc_range(fs: Mount, inode: LiveInode, start: int, end: int, until
         _cow_file_range(fs, inode, start, end, until)
 
 
+def _is_moved(inode: LiveInode, start: int, end: int) -> bool:
+    """Whether defragmentation wants any of a range elsewhere (``should_nocow()``)."""
+    return any(low < end and start < high for low, high in inode.defragged)
+
+
 def _finish(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """End ``btrfs_finish_one_ordered()``, when item and checksums are there."""
     inode.pages.clean(start, end)
+    if inode.defragged and not inode.pages.is_dirty:
+        inode.defragged = []
     update_disk_size(fs, inode)
     mark_inode_dirty(fs, inode)
 

@@ -54,3 +54,18 @@ btrfs filesystem defragment missing
 echo $?
 cd /
 umount /mnt/a
+mount -o compress=lzo /dev/sda /mnt/a
+cd /mnt/a
+xfs_io -f -c "pwrite -q 0 16K" -c fsync -c "falloc 16K 16K" -c "pwrite -q 32K 16K" -c fsync prealloc
+btrfs filesystem defragment -czstd prealloc
+shown prealloc
+btrfs inspect-internal dump-tree -t 5 /dev/sda | grep -c "compression 3 (zstd)"
+touch inplace
+chattr +C inplace
+for ((i = 0; i < 4; i++)); do xfs_io -c "pwrite -q $((i * 8192)) 8192" -c fsync inplace; xfs_io -f -c "pwrite -q 0 4K" -c fsync "between$i"; done
+shown inplace
+btrfs filesystem defragment inplace
+sync -f .
+shown inplace
+cd /
+umount /mnt/a
