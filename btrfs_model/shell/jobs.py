@@ -7,9 +7,13 @@ import contextvars
 import random
 from typing import TYPE_CHECKING, Final
 
-from greenlet import getcurrent, greenlet
-
+from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.shell.state import Killed
+
+try:
+    from greenlet import getcurrent, greenlet
+except ImportError as error:
+    raise BtrfsModelError("greenlet is not here: pip install 'btrfs_model[script]'") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

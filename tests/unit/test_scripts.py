@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -374,3 +376,14 @@ def test_a_filter_where_the_filesystems_are_large() -> None:
     """Its own memory is bounded, not that of who starts it."""
     with mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ):
         assert bm.script("echo abc | sed s/b/x/").stdout == b"axc\n"
+
+
+def test_what_is_not_installed(tmp_path: Path) -> None:
+    """Without the extra, a script is one line; all else works."""
+    (tmp_path / "one.sh").write_text("echo hi\n")
+    program = ("import sys; sys.modules['greenlet'] = None\n"
+               "from btrfs_model.cli import main; main(['script', sys.argv[1]])")  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path / "one.sh")],
+                         capture_output=True, text=True)  # fmt: skip
+    assert ran.returncode == 1
+    assert ran.stderr == "btrfs-model: greenlet is not here: pip install 'btrfs_model[script]'\n"
