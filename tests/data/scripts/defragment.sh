@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 # What is defragmented: extents of pieces, by threshold, range and compression; what stays.
 mkfs.btrfs -q -f /dev/sda
 mkdir -p /mnt/a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 # What O_SYNC and O_DIRECT write, call by call, and that FIEMAP of xfs_io writes back first.
 mkfs.btrfs -q -f /dev/sda
 mkdir -p /mnt/a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 # Background jobs: in an order that sleeps give them.
 mkfs.btrfs -q -f /dev/sda
 mkdir -p /mnt/a

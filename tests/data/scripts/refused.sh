@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 # What xfs_io says of what it cannot open, clone or dedupe; paths of a logical address; statfs.
 mkfs.btrfs -q -f /dev/sda
 mkfs.btrfs -q -f /dev/sdb

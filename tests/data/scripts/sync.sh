@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 # Appended to and synced: sync goes on where its last writeback ended, others begin in front.
 mkfs.btrfs -q -f /dev/sda
 mkdir -p /mnt/a
