@@ -22,7 +22,7 @@ from log_beside import (
 
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.verify.logs import comparable_logs, logs_of
-from btrfs_model.experiments.verify.random_logs import NOCOW, random_log
+from btrfs_model.experiments.verify.random.logs import NOCOW, random_log
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.volume.filesystem import Filesystem
 

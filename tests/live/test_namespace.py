@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from progs import btrfs_check
 
 import btrfs_model as bm
-from btrfs_model.experiments.verify.random_calls import Call, acl, random_call
+from btrfs_model.experiments.verify.random.calls import Call, acl, random_call
 from btrfs_model.kernels.inside.calls import KernelCalls
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import decode

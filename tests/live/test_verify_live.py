@@ -23,8 +23,9 @@ import btrfs_model.questions.send.ioctl as send_ioctl
 from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify import kinds, random_logs, run, steer, times
+from btrfs_model.experiments.verify import kinds, run, steer, times
 from btrfs_model.experiments.verify.bench import Bench
+from btrfs_model.experiments.verify.random.logs import _in_mixed_groups
 from btrfs_model.experiments.verify.run import Task
 from btrfs_model.kernels.choice import start
 
@@ -155,7 +156,7 @@ def test_what_was_found_is_right_now(bench: Bench, name: str) -> None:
 @pytest.mark.parametrize("seed", [3, 1])
 def test_logs_of_groups_that_mix(seed: int) -> None:
     """Where a bitmap does not have what a log names the mount ends, else it replays the log."""
-    scenario = random_logs._in_mixed_groups(seed, random.Random(seed))
+    scenario = _in_mixed_groups(seed, random.Random(seed))
     with start("native") as one:
         bench = Bench(one)
         kinds.compare_replays(bench, scenario)

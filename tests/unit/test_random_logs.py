@@ -12,8 +12,8 @@ import pytest
 
 from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify.names import ROLES, Change, Names
-from btrfs_model.experiments.verify.random_logs import random_log
+from btrfs_model.experiments.verify.random.logs import random_log
+from btrfs_model.experiments.verify.random.names import ROLES, Change, Names
 from btrfs_model.experiments.verify.sides import in_the_model
 from btrfs_model.mount.writable import WritableFilesystem
 

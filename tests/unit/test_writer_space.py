@@ -32,7 +32,7 @@ from space_image import (
 import btrfs_model as bm
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.experiments.verify.random_calls import random_call
+from btrfs_model.experiments.verify.random.calls import random_call
 from btrfs_model.mount.space import level
 from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.mount.writable import WritableFilesystem

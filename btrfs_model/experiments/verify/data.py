@@ -14,7 +14,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.bench import Bench, first_that_differs
-from btrfs_model.experiments.verify.random_scenarios import mkfs_options
+from btrfs_model.experiments.verify.random.scenarios import mkfs_options
 from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model
 from btrfs_model.kernels.inside import asked
 from btrfs_model.kernels.inside.mounts import Place

@@ -37,9 +37,9 @@ from btrfs_model.experiments.verify.logs import (
 )
 from btrfs_model.experiments.verify.maps import comparable_maps
 from btrfs_model.experiments.verify.quotas import compare_quotas, random_quotas
-from btrfs_model.experiments.verify.random_logs import random_log, random_replay
-from btrfs_model.experiments.verify.random_scenarios import random_scenario
-from btrfs_model.experiments.verify.random_trees import random_tree
+from btrfs_model.experiments.verify.random.logs import random_log, random_replay
+from btrfs_model.experiments.verify.random.scenarios import random_scenario
+from btrfs_model.experiments.verify.random.trees import random_tree
 from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model, references_to
 from btrfs_model.kernels.inside import asked, used
 from btrfs_model.kernels.inside.listing import Listing

@@ -15,8 +15,8 @@ from typing import Any, Final
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.bench import Bench
-from btrfs_model.experiments.verify.random_calls import random_call
-from btrfs_model.experiments.verify.random_scenarios import as_operation, mkfs_options
+from btrfs_model.experiments.verify.random.calls import random_call
+from btrfs_model.experiments.verify.random.scenarios import as_operation, mkfs_options
 from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model
 from btrfs_model.kernels.inside import asked
 from btrfs_model.ondisk.keys import ItemType, ObjectId

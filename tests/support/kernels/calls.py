@@ -9,7 +9,7 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
-from btrfs_model.experiments.verify.random_calls import Call
+from btrfs_model.experiments.verify.random.calls import Call
 from btrfs_model.mount.names.subvolume import dead_subvolumes
 from btrfs_model.mount.writable import WritableFilesystem
 

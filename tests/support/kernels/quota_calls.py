@@ -5,7 +5,7 @@ import random
 import struct
 from pathlib import Path
 
-from btrfs_model.experiments.verify.random_calls import Call, random_call
+from btrfs_model.experiments.verify.random.calls import Call, random_call
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.quotas import LEVEL_SHIFT

@@ -26,7 +26,7 @@ from btrfs_model.backref.api import logical_ino
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.verify.listing import model_listing
-from btrfs_model.experiments.verify.random_calls import random_call
+from btrfs_model.experiments.verify.random.calls import random_call
 from btrfs_model.kernels.inside.mounts import run
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.mount.mount import START as CLOCK

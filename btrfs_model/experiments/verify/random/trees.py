@@ -13,8 +13,8 @@ from typing import Any
 
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify.random_calls import acl
-from btrfs_model.experiments.verify.random_scenarios import mkfs_options, mount_options
+from btrfs_model.experiments.verify.random.calls import acl
+from btrfs_model.experiments.verify.random.scenarios import mkfs_options, mount_options
 
 _BLOCK = 4096
 _WORK = "work"

@@ -9,7 +9,7 @@ from typing import Any
 
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify.random_calls import Call, random_call
+from btrfs_model.experiments.verify.random.calls import Call, random_call
 
 _BLOCK = 4096
 _EXCHANGE = 2

@@ -15,7 +15,7 @@ from typing import Any
 
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify.names import ROLES, Names, above
+from btrfs_model.experiments.verify.random.names import ROLES, Names, above
 
 Operation = list[Any]
 BLOCK = 4096
