@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from btrfs_model.shell import compound, parameters  # noqa: F401 - each adds what it compiles
-from btrfs_model.shell.arithmetic import evaluate
+from btrfs_model.shell import compound  # noqa: F401 - each adds what it compiles
 from btrfs_model.shell.builtins import BUILTINS
+from btrfs_model.shell.expansion import parameters  # noqa: F401 - each adds what it compiles
+from btrfs_model.shell.expansion.arithmetic import evaluate
 from btrfs_model.shell.state import Shell
 
 if TYPE_CHECKING:

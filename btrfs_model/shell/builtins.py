@@ -8,10 +8,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.shell import arithmetic, tests
+from btrfs_model.shell import tests
 from btrfs_model.shell.ansi import echoed, single_quote
 from btrfs_model.shell.compile import evaluate
 from btrfs_model.shell.declare import declaration
+from btrfs_model.shell.expansion import arithmetic
 from btrfs_model.shell.jobs import KILLS, SIGNALS
 from btrfs_model.shell.output import formatted
 from btrfs_model.shell.parse import ShellSyntaxError

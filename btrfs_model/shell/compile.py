@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.shell import words
+from btrfs_model.shell.expansion import words
 from btrfs_model.shell.jobs import SIGNALS
 from btrfs_model.shell.parse import Node, parse
 from btrfs_model.shell.redirections import Redirection, redirections
@@ -28,8 +28,8 @@ from btrfs_model.shell.state import (
 from btrfs_model.shell.streams import Sink, Source
 
 if TYPE_CHECKING:
+    from btrfs_model.shell.expansion.words import Emit
     from btrfs_model.shell.state import Run
-    from btrfs_model.shell.words import Emit
 
 
 def script(text: str) -> Run:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from btrfs_model.shell import words
 from btrfs_model.shell.compile import COMPOUND, line_of, sequence, statement
 from btrfs_model.shell.declare import declaration
-from btrfs_model.shell.patterns import matches
+from btrfs_model.shell.expansion import words
+from btrfs_model.shell.expansion.patterns import matches
 from btrfs_model.shell.state import Break, DiscardError, UnknownError
 from btrfs_model.shell.tests import conditional
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from btrfs_model.shell import words
 from btrfs_model.shell.ansi import double_quote
+from btrfs_model.shell.expansion import words
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.simple import assigned
 from btrfs_model.shell.state import Array, Map, ShellError, UnknownError

@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from btrfs_model.shell import arithmetic
+from btrfs_model.shell.expansion import arithmetic
+from btrfs_model.shell.expansion.words import DEFAULT_IFS
 from btrfs_model.shell.state import (
     Array,
     Map,
     UnknownError,
 )
-from btrfs_model.shell.words import DEFAULT_IFS
 
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from btrfs_model.shell import words
+from btrfs_model.shell.expansion import words
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Source, Stream

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from btrfs_model.shell import arithmetic, words
 from btrfs_model.shell.ansi import trace_quote
+from btrfs_model.shell.expansion import arithmetic, words
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.redirections import Redirection
 from btrfs_model.shell.state import Array, Map, Return, Shell, ShellError

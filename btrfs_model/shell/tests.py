@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from btrfs_model.shell import arithmetic, words
+from btrfs_model.shell.expansion import arithmetic, words
+from btrfs_model.shell.expansion.patterns import matches, unquoted
 from btrfs_model.shell.parse import Node
-from btrfs_model.shell.patterns import matches, unquoted
 from btrfs_model.shell.state import Array, DiscardError, ShellError, UnknownError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from btrfs_model.shell import patterns
+from btrfs_model.shell.expansion import patterns
 from btrfs_model.shell.parse import Node
 
 _NAMED: Final = re.compile(r"[A-Za-z_]\w*")

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from btrfs_model.shell import arithmetic, patterns
 from btrfs_model.shell.ansi import ansi_c
-from btrfs_model.shell.braces import braces
+from btrfs_model.shell.expansion import arithmetic, patterns
+from btrfs_model.shell.expansion.braces import braces
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.state import ShellError, UnknownError
 

@@ -7,15 +7,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from btrfs_model.shell import arithmetic, patterns
 from btrfs_model.shell.ansi import ansi_c, double_quote, single_quote
+from btrfs_model.shell.expansion import arithmetic, patterns
+from btrfs_model.shell.expansion.words import EXPANSIONS, expression, part, pattern, pieces, text
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.state import Array, Map, ShellError, UnknownError
-from btrfs_model.shell.words import EXPANSIONS, expression, part, pattern, pieces, text
 
 if TYPE_CHECKING:
+    from btrfs_model.shell.expansion.words import Builder, Emit
     from btrfs_model.shell.state import Shell
-    from btrfs_model.shell.words import Builder, Emit
 
 _ELEMENT: Final = re.compile(r"([A-Za-z_]\w*)\[(.*)\]", re.DOTALL)
 _SPECIAL: Final[dict[str, Callable[[Shell], str | None]]] = {
@@ -98,7 +98,7 @@ def _indirect(shell: Shell, inner: _Parameter) -> _Parameter:
 
 
 def parameter(node: Node, quoted: str) -> Emit:
-    """Compile a parameter expansion; see :func:`btrfs_model.shell.words.part`."""
+    """Compile a parameter expansion; see :func:`btrfs_model.shell.expansion.words.part`."""
     name = node["Param"]["Value"]
     inner = _Parameter(name, node.get("Index"))
     if "Names" in node:
