@@ -152,43 +152,6 @@ def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
             batch = coming.result()
 
 
-def index_stream(source: Source, *, header: bool = True, version: int = 1) -> Batch:
-    """Read and verify a whole stream that is in memory, or can be mapped, as one batch.
-
-    Parameters and errors are those of :func:`read_batches`.
-
-    Returns
-    -------
-    Batch
-        All commands; none for an empty stream without header.
-    """
-    window = memoryview(b"")
-    with open_window(source) as opened:
-        if not opened.last:
-            opened.advance(0, 1 << 62)
-        window, name = opened.data, opened.name
-    try:
-        batches = list(read_batches(window, header=header, version=version))
-    except StreamError as error:
-        raise StreamError(name, error.offset, error.message) from None
-    return _join(window, batches)
-
-
-def _join(data: memoryview, batches: list[Batch]) -> Batch:
-    if len(batches) == 1:
-        return batches[0]
-    columns = {
-        field.name: np.concatenate([getattr(batch, field.name) for batch in batches])
-        for field in fields(Batch)
-        if field.name not in ("data", "base", "first") and batches
-    }
-    if not batches:
-        return _allocate(data, 0, 0, 0)
-    rows = np.cumsum([0, *(len(batch.attribute_type) for batch in batches)], dtype=np.uint64)
-    starts = [batch.first[:-1] + row for batch, row in zip(batches, rows, strict=False)]
-    return Batch(data, 0, first=np.concatenate([*starts, rows[-1:]]), **columns)
-
-
 def _allocate(data: memoryview, base: int, commands: int, attributes: int) -> Batch:
     return Batch(
         data,

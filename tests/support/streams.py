@@ -10,10 +10,12 @@ from typing import Any
 
 import corpus
 import hypothesis.strategies as st
+import numpy as np
 
 from btrfs_model.base.errors import StreamError
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMANDS, MAGIC, Kind
 from btrfs_model.stream.dump import dump_text
+from btrfs_model.stream.index import Batch, _allocate, read_batches
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.stream.writer import StreamWriter
 
@@ -130,3 +132,17 @@ def streams(draw: st.DrawFn, versions: tuple[int, ...] = (1, 2, 3)) -> bytes:
     body = draw(st.lists(commands(writer.version), max_size=12))
     pieces = [writer.command(name, **values) for name, values in body]
     return b"".join([writer.header(), *pieces, writer.end()])
+
+
+def index_stream(stream: bytes | bytearray, **options: Any) -> Batch:
+    """All commands of a stream as one batch."""
+    batches = list(read_batches(stream, **options))
+    empty = _allocate(memoryview(b""), 0, 0, 0)
+    columns = {
+        name: np.concatenate([column, *(batch.columns[name] for batch in batches)])
+        for name, column in empty.columns.items()
+        if name != "first"
+    }
+    rows = np.cumsum([0, *(len(batch.attribute_type) for batch in batches)], dtype=np.uint64)
+    starts = [batch.first[:-1] + row for batch, row in zip(batches, rows, strict=False)]
+    return Batch(memoryview(stream), 0, first=np.concatenate([*starts, rows[-1:]]), **columns)

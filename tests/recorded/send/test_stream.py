@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import twins
 from hypothesis import given
-from streams import options_of, stream_files, streams
+from streams import index_stream, options_of, stream_files, streams
 
 from btrfs_model.base.errors import StreamError
 from btrfs_model.native import door
@@ -29,7 +29,7 @@ from btrfs_model.ondisk.stream import (
     MAGIC,
     STREAM_HEADER,
 )
-from btrfs_model.stream.index import Batch, index_stream
+from btrfs_model.stream.index import Batch
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.stream.writer import StreamWriter
 
