@@ -24,21 +24,20 @@ def _byte(value: int) -> str:
     return bytes([value & 255]).decode("utf-8", "surrogateescape")
 
 
+def _value(found: re.Match[str]) -> str:
+    """Return what a backslash and what follows it stand for, if that is no control character."""
+    if found[1]:
+        return _byte(int(found[1], 16))
+    if found[2] or found[3]:
+        return chr(int(found[2] or found[3], 16))
+    if found[4]:
+        return _byte(int(found[4], 8))
+    return _SIMPLE.get(found[6], "\\" + found[6])
+
+
 def ansi_c(text: str) -> str:
     """Return what ``$'text'`` stands for."""
-
-    def value(found: re.Match[str]) -> str:
-        if found[1]:
-            return _byte(int(found[1], 16))
-        if found[2] or found[3]:
-            return chr(int(found[2] or found[3], 16))
-        if found[4]:
-            return _byte(int(found[4], 8))
-        if found[5]:
-            return chr(ord(found[5]) & 31)
-        return _SIMPLE.get(found[6], "\\" + found[6])
-
-    joined = _ANSI.sub(value, text)
+    joined = _ANSI.sub(lambda one: chr(ord(one[5]) & 31) if one[5] else _value(one), text)
     return joined.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
@@ -73,19 +72,7 @@ def echoed(text: str, octal_without_zero: bool = False) -> tuple[str, bool]:
 
 def printf_format(text: str) -> str:
     r"""Return what the backslashes of a format of ``printf`` stand for; \\c is left alone."""
-
-    def value(found: re.Match[str]) -> str:
-        if found[1]:
-            return _byte(int(found[1], 16))
-        if found[2] or found[3]:
-            return chr(int(found[2] or found[3], 16))
-        if found[4]:
-            return _byte(int(found[4], 8))
-        if found[5]:
-            return found[0]
-        return _SIMPLE.get(found[6], "\\" + found[6])
-
-    return _ANSI.sub(value, text)
+    return _ANSI.sub(lambda one: one[0] if one[5] else _value(one), text)
 
 
 def quote(text: str) -> str:
