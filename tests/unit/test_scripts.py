@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import csv
 import mmap
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import corpus
 import pytest
 from click.testing import CliRunner
 
@@ -387,3 +390,31 @@ def test_what_is_not_installed(tmp_path: Path) -> None:
                          capture_output=True, text=True)  # fmt: skip
     assert ran.returncode == 1
     assert ran.stderr == "btrfs-model: greenlet is not here: pip install 'btrfs_model[script]'\n"
+
+
+# ----------------------------------------------------------------------------------- fstests --
+
+
+def test_the_table_of_fstests() -> None:
+    """The page counts what the list has."""
+    fstests = runpy.run_path(str(corpus.PROJECT / "scripts/fstests.py"))
+    with (corpus.PROJECT / "docs/fstests.csv").open(newline="") as file:
+        rows = {row["test"]: row["result"] for row in csv.DictReader(file)}
+    assert fstests["table"](rows) in (corpus.PROJECT / "docs/how-to/script.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "result"),
+    [
+        ("QA output created by 1\nx \n\nBetween readings of the clock, on m:\n", "",
+         "golden output"),
+        ("QA output created by 1\ny\n", "", "another output"),
+        ("1 not run: no such thing\n", "", "not run: no such thing"),
+        ("QA\nNOTRUN another thing\n", "", "not run: another thing"),
+        ("", "btrfs-model: run-one: line 3: a b: no such; did you mean c\n",
+         "not known: a b: no such"),
+    ],
+)  # fmt: skip
+def test_what_came_of_a_test_of_fstests(out: str, err: str, result: str) -> None:
+    fstests = runpy.run_path(str(corpus.PROJECT / "scripts/fstests.py"))
+    assert fstests["told"](out, err, "QA output created by 1\nx\n") == result
