@@ -25,14 +25,14 @@ from btrfs_model.native.items import entries, find_rows, gather, select
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
-from btrfs_model.volume.data.extents import FileExtent, FileReader
+from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.tree import Item
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from btrfs_model.native.text import FormWriter
-    from btrfs_model.volume.data.checksums import DataChecksums
+    from btrfs_model.volume.checksums import DataChecksums
     from btrfs_model.volume.image import Image
     from btrfs_model.volume.tree import Tree
 

@@ -21,7 +21,7 @@ from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_name
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
 from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import INODE_ITEM, RootItem
-from btrfs_model.volume.data.extents import FileExtent, FileReader
+from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.roots import Root, timespec_ns
 from btrfs_model.volume.tree import Item
 

@@ -28,7 +28,7 @@ from btrfs_model.mount.files.compress import COMPRESSION_TYPES
 from btrfs_model.mount.files.compress import compress as compress_bytes
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.patches import KERNEL
-from btrfs_model.volume.data.compression import decompress
+from btrfs_model.volume.compression import decompress
 
 SIZE = 128 << 20
 NOCOW, IMMUTABLE = 0x800000, 0x10

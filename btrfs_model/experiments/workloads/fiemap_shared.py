@@ -47,7 +47,7 @@ from btrfs_model.patches import Patch
 from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.volume.blocks import HEADER
-from btrfs_model.volume.data.extents import FileExtent
+from btrfs_model.volume.data import FileExtent
 from btrfs_model.volume.filesystem import Filesystem
 
 if TYPE_CHECKING:

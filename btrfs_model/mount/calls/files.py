@@ -45,7 +45,7 @@ from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY
 from btrfs_model.mount.names.xattr_checks import removexattr, setxattr
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.keys import U64_MAX, ObjectId
-from btrfs_model.volume.data.checksums import DataChecksums
+from btrfs_model.volume.checksums import DataChecksums
 
 Path = str | bytes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Compression of file extents, the other direction of :mod:`btrfs_model.volume.data.compression`.
+"""Compression of file extents, the other direction of :mod:`btrfs_model.volume.compression`.
 
 What a kernel compresses is at most 128 KiB at a time. Each algorithm has its own rule for giving
 up: :func:`compress` returns None where the kernel's ``*_compress_folios()`` return ``-E2BIG``.

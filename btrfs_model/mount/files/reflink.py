@@ -34,7 +34,7 @@ from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
-from btrfs_model.volume.data.compression import decompress
+from btrfs_model.volume.compression import decompress
 
 # an extent that is split and one that is put in, the inode
 _ITEMS: Final = 3

@@ -32,8 +32,8 @@ from btrfs_model.mount.space.space_info import reserve_delalloc
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.patches import Patch
-from btrfs_model.volume.data.checksums import DataChecksums
-from btrfs_model.volume.data.extents import FileExtent, FileReader
+from btrfs_model.volume.checksums import DataChecksums
+from btrfs_model.volume.data import FileExtent, FileReader
 
 # of which btrfs_buffered_write() has pointers in one page, before it went page by page
 _PAGES_AT_ONCE = 512

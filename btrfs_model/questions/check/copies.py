@@ -27,7 +27,7 @@ from btrfs_model.ondisk.structs import DEV_ITEM, SUPER_BLOCK
 from btrfs_model.ondisk.superblock import MAGIC, SUPER_OFFSETS, SUPER_SIZE
 from btrfs_model.questions.check.extents import Extents
 from btrfs_model.questions.check.report import Report
-from btrfs_model.volume.data.checksums import DataChecksums
+from btrfs_model.volume.checksums import DataChecksums
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

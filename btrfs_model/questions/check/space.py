@@ -32,7 +32,7 @@ from btrfs_model.questions.check.extents import Extents
 from btrfs_model.questions.check.report import Report
 
 if TYPE_CHECKING:
-    from btrfs_model.volume.data.checksums import DataChecksums
+    from btrfs_model.volume.checksums import DataChecksums
     from btrfs_model.volume.devices import Member
     from btrfs_model.volume.filesystem import Filesystem
 

@@ -10,7 +10,7 @@ from btrfs_model.mount.files.encoded import Encoded
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.volume.data.compression import decompress
+from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ import numpy as np
 from btrfs_model.native import send as native
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.send.causes import ROW
-from btrfs_model.volume.data.compression import decompress
+from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
     from btrfs_model.questions.send.request import SendRequest

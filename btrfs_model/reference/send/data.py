@@ -20,7 +20,7 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.reference.send.context import SendContext, alloc_path_for_send, decode_item
 from btrfs_model.volume import ctree
-from btrfs_model.volume.data.compression import decompress
+from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree

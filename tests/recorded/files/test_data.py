@@ -18,8 +18,8 @@ from btrfs_model.native.data import lzo1x_compress, sector_sums
 from btrfs_model.native.door import lib
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.volume.data.compression import decompress
-from btrfs_model.volume.data.extents import FileExtent
+from btrfs_model.volume.compression import decompress
+from btrfs_model.volume.data import FileExtent
 from btrfs_model.volume.filesystem import Filesystem
 
 SECTOR = 4096

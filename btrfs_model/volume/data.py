@@ -26,11 +26,11 @@ from btrfs_model.ondisk.constants import Compression, FileExtentType
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import RawFileExtent
-from btrfs_model.volume.data.compression import decompress
+from btrfs_model.volume.compression import decompress
 from btrfs_model.volume.tree import Item
 
 if TYPE_CHECKING:
-    from btrfs_model.volume.data.checksums import DataChecksums
+    from btrfs_model.volume.checksums import DataChecksums
     from btrfs_model.volume.image import Image
 
 _INODE_NODATASUM = 1 << 0
