@@ -121,6 +121,11 @@ def _copied(computer: Computer, folder: str, word: str) -> str:
         raise UnknownError(f"{word}: {seen.size} bytes are too many for a program of this machine")
     path = Path(folder + computer.absolute(word))
     path.parent.mkdir(parents=True, exist_ok=True)
+    for one in path.parents:
+        if one == Path(folder):
+            break
+        # `sed -i` makes a file beside it, as nobody
+        one.chmod(0o777)
     path.write_bytes(computer.read(word))
     path.chmod(0o666)
     # a relative name stays one: what the program says of it is the same

@@ -132,6 +132,8 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         ("true\nmkfs.btrfs --nope /dev/sdb\n", "line 2: mkfs.btrfs: --nope: this option is"),
         (MADE + "btrfs balance start /mnt/sdb\n", "line 2: btrfs balance start: this command"),
         (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
+        (MADE + "xfs_io -T -c 'pwrite 0 1' /mnt/sdb\n", "line 2: xfs_io: -T: this option is not"),
+        (MADE + "xfs_io -f -c 'pwrite -N 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite -N: a write"),
         (MADE + "find /mnt/sdb -newer x\n", "line 2: find: -newer: this test is not known"),
         ("coproc cat\n", "CoprocClause: this construct of bash is not known"),
         ("while :; do :; done\n", "the script ran for too many commands"),
@@ -373,6 +375,12 @@ def test_jobs_that_do_not_end() -> None:
 
 
 # ----------------------------------------------------------------------------------- filters --
+
+
+def test_a_filter_changes_a_file() -> None:
+    """It may make another one beside it, as nobody where the script runs as root."""
+    script = "mkdir /tmp/d; echo abc > /tmp/d/f; sed -i s/b/x/ /tmp/d/f; cat /tmp/d/f; ls /tmp/d\n"
+    assert bm.script(script).stdout == b"axc\nf\n"
 
 
 def test_a_filter_where_the_filesystems_are_large() -> None:

@@ -163,7 +163,7 @@ def _xfs_io(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                     letters = ""
                     if letter in "cC":
                         commands.append(value)
-                elif letter in "fdstrianxRTFV":
+                elif letter in "fdstrianxF":
                     given[letter] = ""
                 else:
                     raise UnknownError(f"xfs_io: -{letter}: this option is not known")
