@@ -20,12 +20,12 @@ import judges
 import live
 import pytest
 import scenarios
-from btrfs_model.experiments.verify.random_calls import Call, acl, random_call
-from btrfs_model.experiments.verify.random_scenarios import random_scenario
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
 from btrfs_model.experiments.verify.listing import snapshots_of
+from btrfs_model.experiments.verify.random.calls import Call, acl, random_call
+from btrfs_model.experiments.verify.random.scenarios import random_scenario
 from btrfs_model.experiments.workloads import NAMES as WORKLOADS
 from btrfs_model.kernels.inside.calls import KernelCalls
 from btrfs_model.kernels.session import Kernel

@@ -7,13 +7,13 @@ from typing import Any
 import live
 import pytest
 import scenarios
-from btrfs_model.experiments.verify.random_scenarios import random_scenario
 from corpus import LONG
 from judges import ask
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
 from btrfs_model.experiments.verify.listing import model_listing
+from btrfs_model.experiments.verify.random.scenarios import random_scenario
 from btrfs_model.kernels.inside.listing import Listing
 from btrfs_model.kernels.session import Kernel
 

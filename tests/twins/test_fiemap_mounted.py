@@ -6,11 +6,11 @@ from typing import Any
 
 import corpus
 import pytest
-from btrfs_model.experiments.verify.random_trees import random_tree
 
 from btrfs_model.backref.api import logical_ino
 from btrfs_model.base.counters import counting
 from btrfs_model.experiments.scenario.run import Runner
+from btrfs_model.experiments.verify.random.trees import random_tree
 from btrfs_model.experiments.verify.sides import SIZE, ended
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.choice import Choice, select

@@ -8,12 +8,12 @@ from pathlib import Path
 import corpus
 import pandas as pd
 import pytest
-from btrfs_model.experiments.verify.random_calls import random_call
 from damage import Broken
 from received import table
 
 import btrfs_model as bm
 from btrfs_model.behaviour import PRESETS
+from btrfs_model.experiments.verify.random.calls import random_call
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
 
