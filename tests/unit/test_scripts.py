@@ -426,3 +426,12 @@ def test_the_table_of_fstests() -> None:
 def test_what_came_of_a_test_of_fstests(out: str, err: str, result: str) -> None:
     fstests = runpy.run_path(str(corpus.PROJECT / "scripts/fstests.py"))
     assert fstests["told"](out, err, "QA output created by 1\nx\n") == result
+
+
+def test_defragment_and_direct_writes_refuse_what_is_wrong() -> None:
+    with bm.create("256M") as fs:
+        fs.create("f")
+        assert fs.write_direct("f", 100, b"") == 0
+        for wrong in ({"offset": -1}, {"length": -1}, {"compress": "gzip"}):
+            with pytest.raises(OSError, match="Invalid argument"):
+                fs.defragment("f", **wrong)  # type: ignore[arg-type]

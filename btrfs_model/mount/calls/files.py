@@ -108,7 +108,8 @@ class FileCalls(NamespaceCalls):
         with self._changed(path, errno.ESPIPE) as inode:
             writeback(self, inode, offset, offset + len(data))
             written = self.write(path, offset, data)
-            write_past_cache(self, inode, offset, offset + written)
+            if written:
+                write_past_cache(self, inode, offset, offset + written)
             return written
 
     @about("path")
@@ -330,9 +331,12 @@ class FileCalls(NamespaceCalls):
         Raises
         ------
         OSError
-            EROFS in a read-only subvolume, EINVAL for what is no regular file.
+            EROFS in a read-only subvolume, EINVAL for what is no regular file, and for a range or
+            an algorithm that there is not.
         """
         with self._changed(path, errno.EINVAL) as inode:
+            if min(offset, length) < 0 or compress not in ("", "zlib", "lzo", "zstd"):
+                raise _error(errno.EINVAL, path)
             end = offset + length if length else U64_MAX
             defragment(self, inode, offset, end, threshold, compress)
 
