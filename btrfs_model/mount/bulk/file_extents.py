@@ -24,7 +24,7 @@ from btrfs_model.mount.files.compress import (
     COMPRESSION_TYPES,
     MAX_UNCOMPRESSED,
     compress,
-    compressed_size,
+    compress_told,
 )
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.file_item import align
@@ -97,16 +97,16 @@ def _shape(fs: Mount, inode: LiveInode, block: bytes | Elided) -> Block | None:
     if length > MAX_UNCOMPRESSED:
         return None
     kind, level = compression_of(fs, inode), fs.options.compress_level
-    packed = None
     if isinstance(block, Elided):
-        size = compressed_size(kind, level, block.pattern, length, fs.sectorsize, fs.behaviour) or 0
+        packed = compress_told(kind, level, block, fs.sectorsize, fs.behaviour)
     else:
         packed = compress(kind, level, block, fs.sectorsize, fs.behaviour)
-        size = len(packed or b"")
-    on_disk = align(size, fs.sectorsize)
-    if not size or on_disk + fs.sectorsize > length:
+    if packed is None:
         return None
-    stored = None if packed is None else packed.ljust(on_disk, b"\0")
+    on_disk = align(len(packed), fs.sectorsize)
+    if on_disk + fs.sectorsize > length:
+        return None
+    stored = None if isinstance(block, Elided) else packed.ljust(on_disk, b"\0")
     return Block(length, on_disk, COMPRESSION_TYPES[kind], stored)
 
 

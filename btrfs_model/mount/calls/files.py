@@ -28,7 +28,7 @@ from btrfs_model.mount.bulk.new_files import fill_files, write_files
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.calls.names import NamespaceCalls
 from btrfs_model.mount.files.defrag import defragment
-from btrfs_model.mount.files.elided import Elided
+from btrfs_model.mount.files.elided import Elided, Told
 from btrfs_model.mount.files.encoded import Encoded, encoded_write
 from btrfs_model.mount.files.fallocate import fallocate, punch_hole, zero_range
 from btrfs_model.mount.files.pages import MAX_SIZE
@@ -66,7 +66,7 @@ class FileCalls(NamespaceCalls):
     # -------------------------------------------------------------------------------- data ----
 
     @about("path")
-    def write(self, path: Path, offset: int, data: bytes | Elided) -> int:
+    def write(self, path: Path, offset: int, data: bytes | Told) -> int:
         """Write into a file (pwrite(2)); returns the bytes written.
 
         Parameters
@@ -75,8 +75,9 @@ class FileCalls(NamespaceCalls):
             A regular file.
         offset : int
             Where, bytes.
-        data : bytes-like or Elided
-            What; :class:`~btrfs_model.mount.files.elided.Elided` data leave extents without bytes.
+        data : bytes-like, Elided or Repeated
+            What; :class:`~btrfs_model.mount.files.elided.Elided` data leave extents without bytes,
+            :class:`~btrfs_model.mount.files.elided.Repeated` ones are one byte again and again.
 
         Raises
         ------
@@ -85,7 +86,7 @@ class FileCalls(NamespaceCalls):
             subvolume, EPERM for a file that is immutable or append-only, or ENOSPC when there is
             no room.
         """
-        length = data.length if isinstance(data, Elided) else len(data)
+        length = data.length if isinstance(data, Told) else len(data)
         with self._changed(path, errno.ESPIPE) as inode:
             if offset < 0 or offset + length > MAX_SIZE:
                 raise _error(errno.EINVAL, path)

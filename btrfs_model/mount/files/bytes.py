@@ -42,7 +42,7 @@ def store(fs: Mount, inode: LiveInode, bytenr: int, start: int, end: int) -> byt
     sums = []
     for part in pages.ranges(start, end):
         at = bytenr + part.start - start
-        if part.pattern is None:
+        if part.stored or part.pattern is None:
             data = pages.read(part.start, part.end)
             store_bytes(fs, at, data)
             sums.append(sector_sums(fs.csum_type, data, fs.sectorsize).tobytes())

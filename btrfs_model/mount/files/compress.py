@@ -16,6 +16,7 @@ from typing import Final
 
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.files.compress_levels import level_of
+from btrfs_model.mount.files.elided import Told
 from btrfs_model.mount.files.pages import BLOCKSIZE
 from btrfs_model.mount.files.zstd import zstd_compress
 from btrfs_model.native.data import lzo1x_compress, zlib_compress
@@ -52,13 +53,11 @@ def compress(
 
 
 @lru_cache(maxsize=256)
-def compressed_size(
-    kind: str, level: int, pattern: bytes, length: int, sectorsize: int, behaviour: Behaviour
-) -> int | None:
-    """Bytes that `length` bytes of a repeated pattern compress to, None as :func:`compress`."""
-    data = (pattern * (length // len(pattern) + 1))[:length]
-    packed = compress(kind, level, data, sectorsize, behaviour)
-    return None if packed is None else len(packed)
+def compress_told(
+    kind: str, level: int, data: Told, sectorsize: int, behaviour: Behaviour
+) -> bytes | None:
+    """Compress data that a pattern tells, as :func:`compress`."""
+    return compress(kind, level, data.sample(data.length), sectorsize, behaviour)
 
 
 def _zlib(data: bytes, level: int, sectorsize: int, behaviour: Behaviour) -> bytes | None:

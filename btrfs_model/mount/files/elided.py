@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Data that are not stored: extents with all their metadata, whose bytes stay a hole of the image.
+"""Data that are told by a pattern: those that are not stored, and one byte again and again.
+
+:class:`Repeated` data are data like any other; only what a call of many gigabytes takes is small.
 
 A workload of 100 GB needs the trees that 100 GB make, not the bytes. What an :class:`Elided` range
 leaves behind:
@@ -32,6 +34,39 @@ class Elided(NamedTuple):
     length: int
     pattern: bytes = b"\0"
 
+    @property
+    def stored(self) -> bool:
+        """Whether the bytes are on disk then."""
+        return False
+
     def sample(self, size: int) -> bytes:
         """Return the first `size` bytes."""
         return (self.pattern * (size // len(self.pattern) + 1))[:size]
+
+
+class Repeated(NamedTuple):
+    """Data for a write that are one byte, again and again.
+
+    Attributes
+    ----------
+    length : int
+        Bytes.
+    pattern : bytes
+        The byte.
+    """
+
+    length: int
+    pattern: bytes = b"\0"
+
+    @property
+    def stored(self) -> bool:
+        """Whether the bytes are on disk then."""
+        return True
+
+    def sample(self, size: int) -> bytes:
+        """Return the first `size` bytes."""
+        return self.pattern * size
+
+
+Told = Elided | Repeated
+"""Data that are told by a pattern."""

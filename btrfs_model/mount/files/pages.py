@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from btrfs_model.mount.files.elided import Elided
+from btrfs_model.mount.files.elided import Elided, Repeated, Told
 from btrfs_model.native.bulk import Pieces
 
 BLOCKSIZE: Final = 4096
@@ -28,19 +28,29 @@ MAX_EXTENT_SIZE: Final = 128 << 20
 
 
 class DirtyRange(NamedTuple):
-    """Dirty bytes [start, end) of a file, whole blocks; stored in pages, or elided.
+    """Dirty bytes [start, end) of a file, whole blocks; held in pages, or told by a pattern.
 
     Attributes
     ----------
     start, end : int
         Where.
     pattern : bytes or None
-        Of elided data; None: the pages hold them.
+        Of data that are told by it; None: the pages hold them.
+    stored : bool
+        Whether a pattern is written to disk.
     """
 
     start: int
     end: int
     pattern: bytes | None
+    stored: bool = False
+
+    @property
+    def told(self) -> Told | None:
+        """The data, where a pattern tells them."""
+        if self.pattern is None:
+            return None
+        return (Repeated if self.stored else Elided)(self.end - self.start, self.pattern)
 
 
 class DirtyBytes:
@@ -221,15 +231,18 @@ class FilePages:
             at = stop
         self._mark(offset // size * size, -(-end // size) * size, None)
 
-    def elide(self, start: int, end: int, pattern: bytes) -> None:
-        """Make whole blocks dirty whose data are not stored."""
+    def tell(self, start: int, end: int, data: Told) -> None:
+        """Make whole blocks dirty whose data a pattern tells."""
         self._forget_blocks(start, end)
-        self._mark(start, end, pattern)
+        self._mark(start, end, data.pattern, data.stored)
 
     def zero(self, offset: int, end: int) -> None:
         """Zero bytes of one block that is dirty already (truncation, without dirtying it)."""
         start = offset // BLOCKSIZE * BLOCKSIZE
         block = self._blocks.get(start)
+        if block is None and any(r.stored for r in self.ranges(start, start + BLOCKSIZE)):
+            block = self._blocks[start] = bytearray(self.read(start, start + BLOCKSIZE))
+            self._mark(start, start + BLOCKSIZE, None)
         if block is not None:
             block[offset - start : end - start] = bytes(end - offset)
 
@@ -239,14 +252,14 @@ class FilePages:
         self._cut(start, end)
         self._forget_blocks(start, end)
 
-    def _mark(self, start: int, end: int, pattern: bytes | None) -> None:
+    def _mark(self, start: int, end: int, pattern: bytes | None, stored: bool = False) -> None:
         if start >= end:
             return
         if not self._ranges:
             # the common case: a file that is written from its beginning
             self._total.touched.add(self._key)
             self._total.change(self._key[0], end - start, 1)
-            self._ranges.append(DirtyRange(start, end, pattern))
+            self._ranges.append(DirtyRange(start, end, pattern, stored))
             return
         at = bisect_left(self._ranges, (start + 1,)) - 1
         if at >= 0 and pattern is None:
@@ -255,14 +268,14 @@ class FilePages:
                 return
         self._cut(start, end)
         size, ranges = end - start, len(self._ranges)
-        at = bisect_left(self._ranges, (start,))
-        if at and self._ranges[at - 1].end == start and self._ranges[at - 1].pattern == pattern:
+        at, kind = bisect_left(self._ranges, (start,)), (pattern, stored)
+        if at and self._ranges[at - 1].end == start and self._ranges[at - 1][2:] == kind:
             at -= 1
             start = self._ranges.pop(at).start
         after = self._ranges[at] if at < len(self._ranges) else None
-        if after is not None and after.start == end and after.pattern == pattern:
+        if after is not None and after.start == end and after[2:] == kind:
             end = self._ranges.pop(at).end
-        self._ranges.insert(at, DirtyRange(start, end, pattern))
+        self._ranges.insert(at, DirtyRange(start, end, pattern, stored))
         self._total.change(self._key[0], size, len(self._ranges) - ranges)
 
     def _cut(self, start: int, end: int) -> None:
@@ -300,7 +313,7 @@ class FilePages:
             return self._ranges.copy()
         first, last = self._between(start, end)
         return [
-            DirtyRange(max(r.start, start), min(r.end, end), r.pattern)
+            r._replace(start=max(r.start, start), end=min(r.end, end))
             for r in self._ranges[first:last]
         ]
 
@@ -322,21 +335,28 @@ class FilePages:
             for at in range(low, min(high, end), MAX_EXTENT_SIZE):
                 yield at, min(at + MAX_EXTENT_SIZE, high)
 
-    def elided(self, start: int, end: int) -> Elided | None:
-        """Return the elided data that all of [start, end) consists of, or None."""
+    def told(self, start: int, end: int) -> Told | None:
+        """Return the data of [start, end) where one pattern tells them all, or None."""
         found = self.ranges(start, end)
-        if len(found) != 1 or found[0][:2] != (start, end) or found[0].pattern is None:
-            return None
-        return Elided(end - start, found[0].pattern)
+        return found[0].told if len(found) == 1 and found[0][:2] == (start, end) else None
 
     def block(self, start: int) -> bytes | None:
         """Return a dirty block, elided ones as zeros; None for a clean one."""
         block = self._blocks.get(start)
         if block is not None:
             return bytes(block)
-        return bytes(BLOCKSIZE) if self.ranges(start, start + BLOCKSIZE) else None
+        is_dirty = self.ranges(start, start + BLOCKSIZE)
+        return self.read(start, start + BLOCKSIZE) if is_dirty else None
 
     def read(self, start: int, end: int) -> bytes:
         """Return dirty blocks side by side, elided ones as zeros."""
-        zeros, blocks = bytes(BLOCKSIZE), self._blocks
-        return b"".join(blocks.get(at, zeros) for at in range(start, end, BLOCKSIZE))
+        blocks = self._blocks
+        repeated = [r for r in self.ranges(start, end) if r.stored] if start < end else []
+        if not repeated:
+            zeros = bytes(BLOCKSIZE)
+            return b"".join(blocks.get(at, zeros) for at in range(start, end, BLOCKSIZE))
+        found = bytearray()
+        for r in repeated:
+            assert r.pattern is not None
+            found += self.read(start + len(found), r.start) + r.pattern * (r.end - r.start)
+        return bytes(found + self.read(start + len(found), end))

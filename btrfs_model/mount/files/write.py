@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 
-from btrfs_model.mount.files.elided import Elided
+from btrfs_model.mount.files.elided import Told
 from btrfs_model.mount.files.file_item import (
     Extent,
     add_hole_map,
@@ -67,7 +67,7 @@ def set_i_size(fs: Mount, inode: LiveInode, size: int) -> None:
 # --------------------------------------------------------------------------------- write ------
 
 
-def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided) -> int:
+def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Told) -> int:
     """Write into the pages (``btrfs_buffered_write()``, Linux 6.18).
 
     `offset`: where in the file, bytes.
@@ -75,7 +75,7 @@ def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Elide
     Returns bytes written, which are fewer where the rest has no room or quotas stop it.
     Raises OSError: ENOSPC, when there is no room for the first block, EDQUOT.
     """
-    length = data.length if isinstance(data, Elided) else len(data)
+    length = data.length if isinstance(data, Told) else len(data)
     if not length:
         return 0
     blocksize = fs.sectorsize
@@ -98,21 +98,19 @@ def make_dirty(fs: Mount, inode: LiveInode, offset: int, data: bytes) -> None:
         inode.pages.write(offset, memoryview(data), lambda at: _read_block(fs, inode, at))
 
 
-def _write_part(
-    fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided, length: int
-) -> None:
+def _write_part(fs: Mount, inode: LiveInode, offset: int, data: bytes | Told, length: int) -> None:
     """Reserve for bytes together, and write them."""
     pages, end = inode.pages, offset + length
     _dirty(fs, inode, offset, end)
-    if isinstance(data, Elided):
-        _write_elided(fs, inode, offset, data)
+    if isinstance(data, Told):
+        _write_told(fs, inode, offset, data)
     else:
         pages.write(offset, memoryview(data), lambda at: _read_block(fs, inode, at))
     pages.i_size = max(pages.i_size, end)
 
 
 def _write_in_parts(
-    fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided, length: int
+    fs: Mount, inode: LiveInode, offset: int, data: bytes | Told, length: int
 ) -> int:
     """Write as a kernel does where there may be no room for a block; what fits stays written.
 
@@ -127,8 +125,8 @@ def _write_in_parts(
         first, end = _whole_blocks(fs, at, offset + length)
         room = 0 if is_limited(fs, inode.root) else data_room(fs, end - first)
         count = min(length - done, max(room // at_once, 1) * at_once - at % fs.sectorsize)
-        if isinstance(data, Elided):
-            part: bytes | Elided = Elided(count, data.pattern)
+        if isinstance(data, Told):
+            part: bytes | Told = data._replace(length=count)
         else:
             part = data[done : done + count]
         try:
@@ -171,17 +169,18 @@ def _goes_in_place(fs: Mount, inode: LiveInode, start: int, end: int) -> bool:
     )
 
 
-def _write_elided(fs: Mount, inode: LiveInode, offset: int, data: Elided) -> None:
-    """Whole blocks are elided, parts of blocks at both ends written as what they would be."""
+def _write_told(fs: Mount, inode: LiveInode, offset: int, data: Told) -> None:
+    """Let a pattern tell whole blocks; write parts of blocks at both ends, elided ones as zeros."""
     pages, blocksize = inode.pages, fs.sectorsize
     end = offset + data.length
     low = min(align(offset, blocksize), end)
     high = max(end // blocksize * blocksize, low)
     for start, stop in ((offset, low), (high, end)):
         if start < stop:
-            pages.write(start, bytes(stop - start), lambda at: _read_block(fs, inode, at))
+            part = data.sample(stop - start) if data.stored else bytes(stop - start)
+            pages.write(start, part, lambda at: _read_block(fs, inode, at))
     if low < high:
-        pages.elide(low, high, data.pattern)
+        pages.tell(low, high, data)
 
 
 # ---------------------------------------------------------------------------------- zero ------
@@ -260,7 +259,8 @@ def read_live(
     for part in pages.ranges(start // blocksize * blocksize, align(end, blocksize)):
         low, high = max(part.start, start), min(part.end, end)
         block = low // blocksize * blocksize
-        data[low - start : high - start] = pages.read(block, part.end)[low - block : high - block]
+        dirty = pages.read(block, align(high, blocksize))
+        data[low - start : high - start] = dirty[low - block : high - block]
     return bytes(data)
 
 

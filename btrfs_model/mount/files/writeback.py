@@ -23,7 +23,7 @@ from btrfs_model.mount.files.compress import (
     COMPRESSION_TYPES,
     MAX_UNCOMPRESSED,
     compress,
-    compressed_size,
+    compress_told,
 )
 from btrfs_model.mount.files.compress_heuristic import may_compress
 from btrfs_model.mount.files.file_item import (
@@ -353,40 +353,42 @@ def need_compress(fs: Mount, inode: LiveInode, data: Callable[[], bytes]) -> boo
 def _may_compress(fs: Mount, inode: LiveInode, start: int, end: int) -> bool:
     def data() -> bytes:
         high = min(end, start + MAX_UNCOMPRESSED)
-        elided = inode.pages.elided(start, high)
-        return elided.sample(high - start) if elided else inode.pages.read(start, high)
+        told = inode.pages.told(start, high)
+        return told.sample(high - start) if told else inode.pages.read(start, high)
 
     return need_compress(fs, inode, data)
 
 
 def _run_delalloc_compressed(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
-    """Compress a range in pieces of 512 KiB, of elided data as many as there are at once."""
+    """Compress a range in pieces of 512 KiB, of one pattern as many as there are at once."""
     while start < end:
-        done = _compress_elided(fs, inode, start, end)
+        done = _compress_told(fs, inode, start, end)
         if not done:
             done = min(_ASYNC_CHUNK, end - start)
             _compress_file_range(fs, inode, start, start + done)
         start += done
 
 
-def _compress_elided(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
-    """Write the elided pieces at the start of a range, all alike; returns how many bytes."""
+def _compress_told(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
+    """Write the pieces of a pattern at the start of a range, all alike; returns how many bytes."""
     pages = inode.pages
     first = pages.ranges(start, min(end, pages.i_size))[0]
     count = (first.end - start) // _ASYNC_CHUNK * (_ASYNC_CHUNK // MAX_UNCOMPRESSED)
-    if first.pattern is None or first.start > start or not count:
+    told = first.told
+    if told is None or first.start > start or not count:
         return 0
-    kind = compression_of(fs, inode)
-    size = compressed_size(
-        kind, fs.options.compress_level, first.pattern, MAX_UNCOMPRESSED, fs.sectorsize,
-        fs.behaviour,
-    )  # fmt: skip
+    kind, level = compression_of(fs, inode), fs.options.compress_level
+    packed = compress_told(
+        kind, level, told._replace(length=MAX_UNCOMPRESSED), fs.sectorsize, fs.behaviour
+    )
     places = np.arange(count, dtype=np.uint64) * np.uint64(MAX_UNCOMPRESSED) + np.uint64(start)
-    if size is None or not fills_holes(fs, inode, places, MAX_UNCOMPRESSED):
+    if packed is None or not fills_holes(fs, inode, places, MAX_UNCOMPRESSED):
         return 0
     if not _may_compress(fs, inode, start, end):
         return 0
-    block = Block(MAX_UNCOMPRESSED, align(size, fs.sectorsize), COMPRESSION_TYPES[kind], None)
+    on_disk = align(len(packed), fs.sectorsize)
+    stored = packed.ljust(on_disk, b"\0") if told.stored else None
+    block = Block(MAX_UNCOMPRESSED, on_disk, COMPRESSION_TYPES[kind], stored)
     if block.disk_num_bytes + fs.sectorsize > block.length:
         return 0
     # whole pieces: what comes behind is divided as if it had been one at a time
@@ -445,12 +447,11 @@ def _pack(
     """Compress a range: its size and, unless it is elided, the stream; None: too large."""
     pages = inode.pages
     level = 0 if inode.defrag_compress else fs.options.compress_level
-    elided = pages.elided(start, align(end, fs.sectorsize))
-    if elided is not None and end - start > fs.sectorsize:
-        size = compressed_size(
-            kind, level, elided.pattern, end - start, fs.sectorsize, fs.behaviour
-        )
-        return None if size is None else (size, None)
+    told = pages.told(start, align(end, fs.sectorsize))
+    if told is not None and end - start > fs.sectorsize:
+        told = told._replace(length=end - start)
+        data = compress_told(kind, level, told, fs.sectorsize, fs.behaviour)
+        return None if data is None else (len(data), data if told.stored else None)
     plain = pages.read(start, end)[: end - start]
     data = compress(kind, level, plain, fs.sectorsize, fs.behaviour)
     return None if data is None else (len(data), data)

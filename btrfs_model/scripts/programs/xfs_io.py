@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from btrfs_model.mount.files.elided import Repeated
 from btrfs_model.mount.names.lookup import may_write
 from btrfs_model.questions.fiemap.mounted import fiemap_mounted
 from btrfs_model.questions.fiemap.text import fiemap_text
@@ -256,8 +257,10 @@ def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
             most = block if file.direct or file.syncs else _DIRTY
             while done < length:
                 count = min(length - done, most)
-                call = fs.write_direct if file.direct else fs.write
-                wrote = call(path, offset + done, pattern * count)
+                if file.direct:
+                    wrote = fs.write_direct(path, offset + done, pattern * count)
+                else:
+                    wrote = fs.write(path, offset + done, Repeated(count, pattern))
                 if file.syncs:
                     fsync(file.computer, file.path)
                 if wrote == _DIRTY:
