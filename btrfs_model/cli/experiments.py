@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.replay import Replay
     from btrfs_model.experiments.workloads import Figure
 
-_WIDE = 160
-"""Characters from which a terminal has room for the table of the commits; elsewhere it has them."""
+_WIDTH = 110
+"""Characters of a line where there is no terminal."""
 
 
 def _workloads() -> tuple[str, ...]:
@@ -196,31 +196,23 @@ def _print_replay(one: Replay) -> None:
     console.print()
 
 
-def _console(width: int = 110) -> Console:
-    """Return the terminal; where there is none, one that wide."""
+def _console() -> Console:
+    """Return the terminal, or what stands for it."""
     from rich.console import Console
 
-    return Console(highlight=False) if sys.stdout.isatty() else Console(width=width)
+    return Console(highlight=False) if sys.stdout.isatty() else Console(width=_WIDTH)
 
 
 def _print_answer(replays: list[Replay]) -> None:
-    """Print whether the speedups come out: a row for each commit, or lines where it is narrow."""
+    """Print whether the speedups come out: some lines for each commit."""
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
     from btrfs_model.experiments.verdicts import HEADINGS, commit_row
 
-    console = _console(_WIDE)
+    console = _console()
     console.print("[bold]Do the speedups come out?[/]")
-    rows = [commit_row(one) for one in replays]
-    table = Table(header_style="bold", pad_edge=False, box=None, padding=(0, 2, 1, 0))
-    widest = max(len(row.message.url) for row in rows)
-    table.add_column(HEADINGS[0], width=widest)
-    for name in HEADINGS[1:]:
-        is_figure = name in HEADINGS[1:4]
-        table.add_column(name, no_wrap=is_figure, ratio=None if is_figure else 1)
-    for row in rows:
+    for row in map(commit_row, replays):
         message = row.message
         about = Text(", ".join(filter(None, (row.workload, row.case))), style="bold")
         if message.commit:
@@ -230,16 +222,11 @@ def _print_answer(replays: list[Replay]) -> None:
             about.append(f"\nseries of {message.series.number}, its last commit", style="not bold")
         if row.alone:
             about.append(f"\n{row.alone}", style="not bold")
-        if console.width >= _WIDE:
-            table.add_row(about, *map(Text, row.cells))
-            continue
         *figures, work, verdict = row.cells
         said = zip(HEADINGS[1:4], figures, strict=True)
         line = ", ".join(f"{name} {figure}" for name, figure in said)
         console.print(about)
-        console.print(Padding(Text(f"{line}\n{work}\n{verdict}"), (0, 0, 1, 2)))
-    if table.row_count:
-        console.print(table)
+        console.print(Padding(Text(f"{line}\n{work}\n{verdict}"), (0, 0, 1, 2), expand=False))
     console.print("Why, and all other times: report.html", style="dim")
 
 

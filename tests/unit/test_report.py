@@ -164,7 +164,7 @@ def test_the_last_lines_on_a_terminal(
     width: int, replays: list[Replay], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A table where it is wide, lines where it is narrow; nothing is left out."""
+    """Each line ends where the terminal does, and nothing is left out."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(width))
     print_answer(replays)
@@ -173,12 +173,12 @@ def test_the_last_lines_on_a_terminal(
     lines = printed.splitlines()
     assert lines[0] == "Do the speedups come out?"
     assert max(map(len, lines)) <= width
-    words = set(re.findall(r"[\w./:±-]+", printed))
+    text = " ".join(printed.split())
     for one in replays:
         row = commit_row(one)
-        assert row.message.url in words
+        assert row.message.url in text
         for cell in row.cells:
-            assert set(re.findall(r"[\w./:±-]+", cell)) <= words
+            assert " ".join(cell.split()) in text
 
 
 # ---------------------------------------------------------------------------------- the README --
