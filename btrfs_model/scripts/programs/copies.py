@@ -14,7 +14,7 @@ import numpy as np
 
 from btrfs_model.cost.writing import log_sync
 from btrfs_model.mount.log.state import log_tree_id
-from btrfs_model.scripts.files import TreeFile, fail
+from btrfs_model.scripts.files import Stat, TreeFile, fail
 from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
 from btrfs_model.scripts.programs.names import each, make_folder, read_link, symlink
@@ -92,7 +92,7 @@ def _copy(
     elif not seen.is_file and recursive:
         raise UnknownError("cp: only regular files, directories and links are copied")
     else:
-        copy_file(computer, source, path, reflink)
+        _copy_file(computer, source, seen, path, reflink)
     if keeps == "all" and not seen.is_link:
         _copy_xattrs(computer, source, path)
     if keeps and not seen.is_link:
@@ -107,21 +107,19 @@ def _copy_xattrs(computer: Computer, source: str, path: str) -> None:
             fs.setxattr(name, each_name, value)
 
 
-def copy_file(computer: Computer, source: str, path: str, reflink: str = "auto") -> None:
+def _copy_file(computer: Computer, source: str, seen: Stat, path: str, reflink: str) -> None:
     """Copy a file: cloned where both are on one filesystem, as cp of coreutils 9 does."""
     first, second = computer.place(source), computer.place(path)
-    seen = computer.stat(source)
-    output = computer.open(path, "w", seen.mode & 0o777 if seen is not None else 0o666)
+    output = computer.open(path, "w", seen.mode & 0o777)
     one_fs = first is not None and second is not None and first[0].fs is second[0].fs
     if reflink != "never" and one_fs:
         assert first is not None
         assert second is not None
-        size = first[0].stat(first[1]).size
         try:
             with computer.timed("clone"):
-                if size:
+                if seen.size:
                     first[0].fs.clone_range(first[0].inside(first[1]),
-                                            second[0].inside(second[1]), 0, 0, size)  # fmt: skip
+                                            second[0].inside(second[1]), 0, 0, seen.size)  # fmt: skip
             return
         except OSError:
             if reflink == "always":
