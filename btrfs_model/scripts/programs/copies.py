@@ -118,8 +118,8 @@ def _copy_file(computer: Computer, source: str, seen: Stat, path: str, reflink: 
         try:
             with computer.timed("clone"):
                 if seen.size:
-                    first[0].fs.clone_range(first[0].inside(first[1]),
-                                            second[0].inside(second[1]), 0, 0, seen.size)  # fmt: skip
+                    (one, name), (other, target) = first, second
+                    one.fs.clone_range(one.inside(name), other.inside(target), 0, 0, seen.size)
             return
         except OSError:
             if reflink == "always":
