@@ -331,7 +331,8 @@ def kernel(what: str, tree: Path, output: Path) -> None:
     "--script",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Run this in both: it makes a filesystem on $DEV and mounts it on $MNT.",
+    help="Run this in both, and in the model: a script, or a mail with one. The devices that it "
+    "names are there and blank; so is $DEV, to be mounted on $MNT.",
 )
 @click.option(
     "--runs",
@@ -366,7 +367,8 @@ def ab(
     """
     import pandas as pd
 
-    from btrfs_model.experiments.ab import HEADINGS, compare
+    from btrfs_model.experiments.ab.compare import compare
+    from btrfs_model.experiments.ab.rows import HEADINGS
     from btrfs_model.experiments.report.ab import known, page
 
     for path in (tree, *([script] if script else [])):
@@ -387,6 +389,8 @@ def ab(
         return
     print_table(pd.DataFrame(rows, columns=["workload", "what", *HEADINGS[1:]]), as_json=False)
     aside(f"{found.title}. {known(found)}")
+    for note in found.notes:
+        aside(note)
 
 
 @click.command(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from btrfs_model.mount.mount import START as MOUNT_START
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
+from btrfs_model.scripts.find import DEVICE
 from btrfs_model.scripts.mounted import Mounted, MountedFile
 from btrfs_model.shell.jobs import Jobs
 from btrfs_model.shell.state import UnknownError
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 
 START: Final = MOUNT_START / 1e9
 """Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""
-_DEVICE: Final = re.compile(
-    r"/dev/(?:sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|nvme\d+n\d+|nullb\d+|loop\d+|ram\d+|pmem\d+|"
-    r"mapper/[\w.-]+|md\d+|zram\d+|test\w*|scratch\w*|disk\w*|(?!fd/|shm/|pts/)[\w.-]+/[\w.-]+)"
-    r"(?:p?\d+)?"
-)
 _BUILTIN: Final = {"true", "false", "echo", "printf", "test", "[", "kill", "pwd"}
 """Programs that bash has itself."""
 _FEATURES: Final = ("big_metadata", "compress_lzo", "compress_zstd", "default_subvol",
@@ -347,7 +342,7 @@ class Computer:
     # ----------------------------------------------------------------------------- devices --
 
     def _come_into_being(self, path: str) -> None:
-        if path.startswith("/dev/") and _DEVICE.fullmatch(path) and path not in self.devices:
+        if path.startswith("/dev/") and DEVICE.fullmatch(path) and path not in self.devices:
             self.add_device(path, self.size)
         elif path.startswith("/usr/bin/"):
             folder, name = self.tree.parent(path)

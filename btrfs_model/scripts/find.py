@@ -12,6 +12,13 @@ from typing import Final
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.shell.parse import ShellSyntaxError, parse
 
+DEVICE: Final = re.compile(
+    r"/dev/(?:sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|nvme\d+n\d+|nullb\d+|loop\d+|ram\d+|pmem\d+|"
+    r"mapper/[\w.-]+|md\d+|zram\d+|test\w*|scratch\w*|disk\w*|(?!fd/|shm/|pts/)[\w.-]+/[\w.-]+)"
+    r"(?:p?\d+)?"
+)
+"""A device that comes into being when it is named."""
+_MOUNT: Final = re.compile(r"/mnt(?:/[\w.-]+)*")
 _SHEBANG: Final = re.compile(r"^(\s*)#!\s*/\S*\b(?:ba|da)?sh\b")
 _PROMPT: Final = re.compile(r"^(\s*)(?:\[?[\w.-]+@[\w.-]+[^$#]*\]?\s?)?[$#]\s+(\S.*)$")
 _POWER: Final = re.compile(
@@ -76,6 +83,16 @@ def scripts_in(text: str, *, is_script: bool = False) -> list[Found]:
         raise BtrfsModelError("there is no script in it: no #!, no lines behind a prompt, no "
                               "indented commands that make a filesystem")  # fmt: skip
     return sorted(chosen, key=lambda one: one.line)
+
+
+def devices_in(text: str) -> list[str]:
+    """Return the devices that a script names, the first first."""
+    return list(dict.fromkeys(DEVICE.findall(text)))
+
+
+def mounts_in(text: str) -> list[str]:
+    """Return the folders that a script may mount on: those that it names below ``/mnt``."""
+    return list(dict.fromkeys(_MOUNT.findall(text)))
 
 
 def _is_script(text: str) -> bool:

@@ -17,8 +17,12 @@ import pytest
 from click.testing import CliRunner
 from traces import last_traces
 
+from btrfs_model.behaviour import preset_of
 from btrfs_model.cli import cli
+from btrfs_model.cost.machine import load as load_machine
+from btrfs_model.experiments.ab.script import in_the_model, measured, script_of
 from btrfs_model.experiments.commits import load as load_message
+from btrfs_model.kernels.uml import Uml
 
 TREE = Path(os.environ.get("BTRFS_MODEL_KERNEL_TREE", "/usr/src/linux-source-6.1"))
 FILE = "fs/btrfs/send.c"
@@ -44,7 +48,7 @@ def patch_of(tree: Path) -> str:
 TERMINATED = """\
 import sys
 from pathlib import Path
-import btrfs_model.experiments.ab as ab
+import btrfs_model.experiments.ab.compare as ab
 place = Path(sys.argv.pop(1))
 ab.build_both = lambda tree, change, shelf, step: (place, place)
 from btrfs_model.cli import main
@@ -77,6 +81,38 @@ def test_a_script_ends_with_who_runs_it(tmp_path: Path) -> None:
     said = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGTERM, said
     assert not last_traces(temporary)
+
+
+NAMED = """\
+#!/bin/bash
+DEV=/dev/sdj
+mkfs.btrfs -f $DEV >/dev/null
+mount $DEV /mnt/sdj
+mkdir /mnt/sdj/d
+for ((i = 0; i < 50; i++)); do echo -n > /mnt/sdj/d/f$i; done
+btrfs subvolume snapshot -r /mnt/sdj /mnt/sdj/snap >/dev/null
+echo "sent: $(btrfs send -q /mnt/sdj/snap | wc -c)"
+"""
+"""It does not unmount: its mounts end with it."""
+
+
+@judges.MARKS["uml"]
+def test_a_script_has_the_devices_that_it_names(tmp_path: Path) -> None:
+    """In a kernel, where nothing of this machine changes, and in the model: the same size."""
+    file = tmp_path / "measure.sh"
+    file.write_text(NAMED)
+    script = script_of(file, tmp_path)
+    before = [sorted(Path(folder).iterdir()) for folder in ("/dev", "/mnt")]
+    with Uml(Path("/usr/bin/linux.uml")) as kernel:
+        kernel.start()
+        release = preset_of(kernel.release)
+        model = in_the_model(script, dict.fromkeys(("before", "after"), release),
+                             load_machine("uml-6.1"), lambda _: None)  # fmt: skip
+        rows = [*measured(script, {"before": kernel, "after": kernel}, 1, lambda _: None, model)]
+    sent = rows[-1]
+    assert sent.what == "sent: #"
+    assert sent.modelled == (sent.before.value, sent.after.value)
+    assert [sorted(Path(folder).iterdir()) for folder in ("/dev", "/mnt")] == before
 
 
 @pytest.mark.skipif(not corpus.LONG, reason="takes ten minutes (BTRFS_MODEL_TESTS=long)")

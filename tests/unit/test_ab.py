@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 import btrfs_model as bm
 from btrfs_model.base.errors import KernelFailedError, KernelMissingError
-from btrfs_model.experiments import ab
+from btrfs_model.experiments.ab import compare as ab
+from btrfs_model.experiments.ab.rows import differing, row_of
+from btrfs_model.experiments.ab.script import numbers, script_of
 from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.report.ab import page
 from btrfs_model.experiments.verify.times import Taken
@@ -262,7 +264,7 @@ def sleeping(shelf: Path) -> list[str]:
 def test_a_ratio_lies_in_its_interval(values: list[float], factor: float) -> None:
     before, after = (Taken("time", "ms", values=[value * by for value in values])
                      for by in (1, factor))  # fmt: skip
-    row = ab.row_of("w", before, after, "time")
+    row = row_of("w", before, after, "time")
     assert row.before.low <= row.before.value <= row.before.high
     assert row.ratio is not None
     assert row.ratio.low <= row.ratio.value * (1 + 1e-9)
@@ -274,7 +276,7 @@ def test_a_ratio_lies_in_its_interval(values: list[float], factor: float) -> Non
 
 def test_what_is_none_after_has_no_ratio() -> None:
     before, after = (Taken("calls", "calls", values=[value]) for value in (4.0, 0.0))
-    row = ab.row_of("w", before, after, "calls")
+    row = row_of("w", before, after, "calls")
     assert row.ratio is None
     assert row.cells == ("calls (calls)", "", "", "", "4", "0")
 
@@ -311,6 +313,22 @@ def test_a_script_is_read_by_its_interpreter_before_anything_is_built(
     assert "\n" not in str(error.value)
 
 
+def test_a_script_is_found_in_a_mail(tmp_path: Path) -> None:
+    """With the devices and folders that it names; of several nobody says which."""
+    mail, place = tmp_path / "mail", tmp_path / "place"
+    place.mkdir()
+    lines = ["#!/bin/bash", "DEV=/dev/sdj", "MNT=/mnt/sdj", "mkfs.btrfs -f $DEV", "mount $DEV $MNT"]
+    body = "\n".join(f"  {line}" for line in lines)
+    mail.write_text(f"From: A <a@b>\nSubject: [PATCH] one\n\nRun this:\n\n{body}\n\nThat is all.\n")
+    script = script_of(mail, place)
+    assert (script.devices, script.mounts) == (["/dev/sdj"], ["/mnt/sdj"])
+    assert script.text.splitlines() == lines
+    assert Path(script.command[-1]).read_text() == script.text
+    mail.write_text(f"{mail.read_text()}\nOr this:\n\n{body}\n\nAll.\n")
+    with pytest.raises(bm.BtrfsModelError, match=r"mail: 2 scripts \(line \d+, line \d+\)"):
+        script_of(mail, place)
+
+
 def test_a_workload_that_there_is_not_is_named_before_anything_is_built(tree: Path) -> None:
     name = committed(tree)
     with pytest.raises(bm.BtrfsModelError, match=r"no workload 'log-dri'.*did you mean 'log-dir'"):
@@ -321,13 +339,13 @@ def test_counts_that_chance_explains_are_no_difference() -> None:
     """Of two runs each: a thread came once more, or the change calls it less often."""
     sides = [[Counter(by_chance=4, less=9, alone=1), Counter(by_chance=6, less=8)],
              [Counter(by_chance=5, less=7), Counter(by_chance=5, less=5)]]  # fmt: skip
-    (row,) = ab._differing("measure.sh", sides, None)
+    (row,) = differing("measure.sh", sides, None)
     assert (row.what, row.before.value, row.after.value) == ("less", 8.5, 6)
 
 
 def test_numbers_that_a_script_says_are_found() -> None:
     text = "send took 18408 milliseconds\nround 1: 2.5 s\nround 2: 3 s\nfile_7 x2\nno number\n"
-    assert [(one.quantity, one.values) for one in ab._said(text)] == [
+    assert [(one.quantity, one.values) for one in numbers(text)] == [
         ("send took # milliseconds", [18408.0]),
         ("round #: # s, number 1", [1.0]), ("round #: # s, number 2", [2.5]),
         ("round #: # s, number 1, line 2", [2.0]), ("round #: # s, number 2, line 2", [3.0]),
@@ -371,9 +389,7 @@ def test_a_page_says_it_all() -> None:
     found = comparison(Patch.SEND_SKIP_TRUNCATE)
     before, after = (Taken("stream size", "bytes", values=[value]) for value in (2000.0, 1000.0))
     found.settings["send-truncate"] = "2,000 files"
-    found.rows = [
-        ab.row_of("send-truncate", before, after, "stream size", modelled=(2000.0, 999.0))
-    ]
+    found.rows = [row_of("send-truncate", before, after, "stream size", modelled=(2000.0, 999.0))]
     found.agreed["send-truncate"] = 12, 11
     text = page(found, "1.0")
     for words in ("<td", "2,000, then 999", "2x", "before: v6.1.192 - send-skip-truncate",

@@ -7,7 +7,8 @@ import platform
 from collections.abc import Sequence
 
 from btrfs_model.base.charts import COLOURS
-from btrfs_model.experiments.ab import HEADINGS, Comparison, Row
+from btrfs_model.experiments.ab.compare import Comparison
+from btrfs_model.experiments.ab.rows import HEADINGS, Row
 from btrfs_model.experiments.report.page import template
 
 

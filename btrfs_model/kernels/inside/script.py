@@ -1,19 +1,47 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A script as commit messages have them: it makes a filesystem on ``$DEV`` and mounts ``$MNT``."""
+"""A script as commit messages have them: it makes a filesystem on ``$DEV`` and mounts ``$MNT``.
+
+Or it names devices and folders itself: these are there for it, in a mount namespace of its own.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from btrfs_model.kernels.inside import counted
 
+_ALONE = """\
+mount -t devtmpfs none /dev
+{devices}
+{folders}
+"$@"
+status=$?
+cd /
+umount -a -t btrfs 2>/dev/null
+exit $status
+"""
 
-def run_script(command: Sequence[str], device: str, top: str) -> tuple[float, str]:
+
+def run_script(
+    command: Sequence[str], sources: Mapping[str, str], top: str, folders: Sequence[str]
+) -> tuple[float, str]:
     """Run a script; how many milliseconds it took, and what it said.
+
+    Parameters
+    ----------
+    command : sequence of str
+        What runs it.
+    sources : mapping
+        Blank devices, by the names that the script has for them; the first one is ``$DEV``, too.
+    top : str
+        ``$MNT``.
+    folders : sequence of str
+        Mount points of the script's own, below ``/mnt``.
 
     Raises
     ------
@@ -21,9 +49,16 @@ def run_script(command: Sequence[str], device: str, top: str) -> tuple[float, st
         When it fails, with the last line that it said.
     """
     Path(top).mkdir(exist_ok=True)
+    names = [name for name in sources if name]
+    if names or folders:
+        links = [f"ln -s {sources[name]} {shlex.quote(name)}" for name in names]
+        made = ["mount -t tmpfs none /mnt", f"mkdir -p {shlex.join(folders)}"] if folders else []
+        alone = _ALONE.format(devices="\n".join(links), folders="\n".join(made))
+        command = ["unshare", "-m", "sh", "-c", alone, "sh", *command]
     began = time.perf_counter_ns()
-    ran = subprocess.run(command, env={**os.environ, "DEV": device, "MNT": top}, cwd=top,
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ran = subprocess.run(command, env={**os.environ, "DEV": next(iter(sources.values())),
+                                       "MNT": top},
+                         cwd=top, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          errors="replace")  # fmt: skip
     took = time.perf_counter_ns() - began
     while os.path.ismount(top) and not subprocess.run(["umount", top]).returncode:
@@ -34,8 +69,11 @@ def run_script(command: Sequence[str], device: str, top: str) -> tuple[float, st
     return took / 1e6, ran.stdout
 
 
-def count_script(command: Sequence[str], device: str, top: str, target: str) -> None:
+def count_script(
+    command: Sequence[str], sources: Mapping[str, str], top: str, folders: Sequence[str],
+    target: str,
+) -> None:  # fmt: skip
     """Run a script; keep what of btrfs ran, with the mount and the unmount, in a folder."""
     counted.forget()
-    run_script(command, device, top)
+    run_script(command, sources, top, folders)
     counted.keep(target)

@@ -8,18 +8,13 @@ known.
 
 from __future__ import annotations
 
-import re
 import shutil
-import statistics
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from btrfs_model.base.errors import BtrfsModelError, KernelMissingError
 from btrfs_model.base.nearest import did_you_mean
@@ -27,20 +22,27 @@ from btrfs_model.behaviour import Behaviour, preset_of, version
 from btrfs_model.cost.machine import Machine, Ratio, ratio
 from btrfs_model.cost.machine import load as load_machine
 from btrfs_model.cost.machine import names as machines
+from btrfs_model.experiments.ab.rows import Row, differing, row_of
+from btrfs_model.experiments.ab.script import (
+    LIMIT,
+    MEMORY,
+    Script,
+    counted,
+    in_the_model,
+    measured,
+    script_of,
+)  # fmt: skip
 from btrfs_model.experiments.commits import Message, ratio_of
 from btrfs_model.experiments.commits import load as load_message
-from btrfs_model.experiments.numbers import amount, number, ratio_text, times
+from btrfs_model.experiments.numbers import ratio_text
 from btrfs_model.experiments.verdicts import case as case_of
 from btrfs_model.experiments.verify.counts import EXCEPTIONS, Counting
-from btrfs_model.experiments.verify.times import Taken, add_taken, in_turn
+from btrfs_model.experiments.verify.times import Taken, in_turn
 from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
 from btrfs_model.experiments.workloads.knobs import Knobs
 from btrfs_model.experiments.workloads.timed import SECONDS
-from btrfs_model.kernels import gcov
 from btrfs_model.kernels.build import build_both, shelf
 from btrfs_model.kernels.change import Change, change_of
-from btrfs_model.kernels.inside.script import count_script, run_script
-from btrfs_model.kernels.scripts import check, command_of
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.uml import Uml
 from btrfs_model.patches import Patch
@@ -50,78 +52,8 @@ _SCALES: Final = {"send-truncate": 0.1, "send-utimes": 1 / 6, "send-readahead": 
                   "fiemap-shared": 0.1, "log-dir": 0.02}  # fmt: skip
 """Sizes, of those of the messages, at which a run takes a second or so."""
 _WARM: Final = 0.0005
-_MEMORY: Final = 2 << 30
 _COUNTING: Final = 1 << 30
-_DEVICE: Final = 16 << 30
-_COUNTED: Final = 2
-"""Runs of a script that are counted: how often a thread comes to its work differs by chance."""
-_LIMIT: Final = 3600
-"""Seconds that a script or a run of a workload may take."""
-_DRAWS: Final = 2000
-_TAIL: Final = 0.05
-_MOST: Final = 40
-"""Functions that are told of one workload."""
 _SIZES: Final = ("files", "deletes")
-_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A median with its 90 % interval, by bootstrap."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Row:
-    """One thing that was measured on both sides.
-
-    Attributes
-    ----------
-    workload, what, unit : str
-        What it is of; the unit may be empty.
-    before, after : Measured
-        On both sides.
-    ratio : Measured or None
-        The one divided by the other; None where after is 0.
-    reported : str
-        What the message says it comes to.
-    predicted : Ratio or None
-        What the model does.
-    modelled : tuple of float, optional
-        What the model counts before and after.
-    """
-
-    workload: str
-    what: str
-    unit: str
-    before: Measured
-    after: Measured
-    ratio: Measured | None
-    reported: str = ""
-    predicted: Ratio | None = None
-    modelled: tuple[float, float] | None = None
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """What stands below :data:`HEADINGS`."""
-        told = ""
-        if self.predicted is not None:
-            told = ratio_text(self.predicted)
-        elif self.modelled is not None:
-            told = f"{number(self.modelled[0])}, then {number(self.modelled[1])}"
-        sides = (amount(self.unit, one.value, one.low, one.high)
-                 for one in (self.before, self.after))  # fmt: skip
-        measured = ""
-        if self.ratio is not None:
-            measured = times(self.ratio.value, self.ratio.low, self.ratio.high)
-        unit = f" ({self.unit})" if self.unit and self.unit not in SECONDS else ""
-        return f"{self.what}{unit}", self.reported, told, measured, *sides
-
-
-HEADINGS: Final = ("", "reported", "predicted", "measured", "before", "after")
 
 
 @dataclass
@@ -148,6 +80,8 @@ class Comparison:
         Functions that both kernels called, but not as often.
     agreed : dict
         Of each workload: counts that were compared with the model's, and those that are the same.
+    notes : list of str
+        What else there is to say of it.
     """
 
     change: Change
@@ -159,6 +93,7 @@ class Comparison:
     rows: list[Row] = field(default_factory=list)
     counts: list[Row] = field(default_factory=list)
     agreed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -206,16 +141,24 @@ def compare(
         When there is no such change, or a kernel cannot be built or run.
     """
     change = change_of(tree, name)
-    command = _checked(workloads, script)
+    with TemporaryDirectory() as temporary:
+        chosen_script = _checked(workloads, script, Path(temporary))
+        return _compare(tree, change, workloads, chosen_script, runs, scale, step)
+
+
+def _compare(
+    tree: Path, change: Change, workloads: Sequence[str], script: Script | None, runs: int,
+    scale: float | None, step: Step,
+) -> Comparison:  # fmt: skip
     built = dict(zip(SIDES, build_both(tree, change, shelf(), step), strict=True))
     messages = {one: load_message(one) for one in NAMES if _is_of(load_message(one), change)}
     toggles = [patch for patch in Patch
                if patch.subject in change.titles or _is_commit(patch.commit, change)]  # fmt: skip
-    chosen = list(workloads) or ([] if command else [*messages] or list(NAMES))
+    chosen = list(workloads) or ([] if script else [*messages] or list(NAMES))
     found = Comparison(change, [], runs, toggles, messages)
     with ExitStack() as stack:
         kernels = {
-            side: stack.enter_context(Uml(place / "timed/linux", memory=_MEMORY, limit=_LIMIT))
+            side: stack.enter_context(Uml(place / "timed/linux", memory=MEMORY, limit=LIMIT))
             for side, place in built.items()
         }
         for kernel in kernels.values():
@@ -223,27 +166,45 @@ def compare(
             found.releases.append(kernel.release)
         for workload in chosen:
             found.rows += _workload(found, load(workload), kernels, scale, step)
-        if command:
-            found.rows += _script(command, kernels, runs, step)
+        if script:
+            model = _script_modelled(found, script, step)
+            found.rows += measured(script, kernels, runs, step, model)
     for workload in chosen:
         found.counts += _counted(found, workload, built, step)
-    if command:
-        found.counts += _script_counted(command, built, step)
+    if script:
+        number, rows = counted(script, built, step)
+        found.counts += rows
+        which = f"{len(rows)} of them" if rows else "none"
+        found.notes.append(f"{script.name}: {number:,} functions of btrfs run before and after; "
+                           f"{which} more often on one side.")  # fmt: skip
     return found
 
 
-def _checked(workloads: Sequence[str], script: Path | None) -> list[str]:
-    """Look at all that is asked for before anything is built; return what runs the script."""
+def _checked(workloads: Sequence[str], script: Path | None, temporary: Path) -> Script | None:
+    """Look at all that is asked for before anything is built; return the script."""
     for name in workloads:
         if name not in NAMES:
             near = did_you_mean(name, NAMES)
             raise BtrfsModelError(f"no workload {name!r} of kernels: {', '.join(NAMES)}{near}")
     if shutil.which("gcov") is None:
         raise KernelMissingError("gcov is not here (Debian: package gcc)")
-    if script is None:
-        return []
-    check(script.resolve())
-    return command_of(script.resolve())
+    return None if script is None else script_of(script, temporary)
+
+
+def _script_modelled(
+    found: Comparison, script: Script, step: Step
+) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Return the numbers that a script says on the model, where it knows change and script."""
+    if not found.toggles:
+        return {}
+    if not script.is_shell:
+        found.notes.append(f"{script.name}: the model runs shell scripts alone.")
+        return {}
+    try:
+        return in_the_model(script, found.behaviours, _machine(found.releases[0]), step)
+    except BtrfsModelError as error:
+        found.notes.append(f"The model does not run it: {error}.")
+        return {}
 
 
 def _is_commit(commit: str, change: Change) -> bool:
@@ -262,32 +223,6 @@ def _behaviours(release: str, toggles: Sequence[Patch]) -> dict[str, str]:
     without = "".join(f" - {one}" for one in toggles if one in known)
     added = "".join(f" + {one}" for one in toggles if one not in known)
     return {"before": preset + without, "after": preset + added}
-
-
-# --------------------------------------------------------------------------------- measured --
-
-
-def _medians(values: Sequence[float], chance: np.random.Generator) -> NDArray[np.float64]:
-    """Draw medians of runs that might have been."""
-    known = np.asarray(values, np.float64)
-    drawn = known[chance.integers(0, len(known), (_DRAWS, len(known)))]
-    return np.asarray(np.median(drawn, axis=1), np.float64)
-
-
-def row_of(workload: str, before: Taken, after: Taken, what: str, **known: Any) -> Row:
-    """Set what runs of both sides came to beside each other."""
-    chance = np.random.default_rng(0)
-    draws = [_medians(one.values, chance) for one in (before, after)]
-    values = [statistics.median(one.values) for one in (before, after)]
-    compared = None
-    if draws[1].all():
-        compared = _interval(values[0] / values[1], draws[0] / draws[1])
-    first, second = (_interval(*one) for one in zip(values, draws, strict=True))
-    return Row(workload, what, before.unit, first, second, compared, **known)
-
-
-def _interval(value: float, draws: NDArray[np.float64]) -> Measured:
-    return Measured(value, *np.quantile(draws, [_TAIL, 1 - _TAIL]).tolist())
 
 
 def _workload(
@@ -414,88 +349,4 @@ def _counted(found: Comparison, workload: str, built: Mapping[str, Path], step: 
         known = [(theirs, ours) for theirs, ours in both if theirs is not None]
         found.agreed[workload] = len(known), sum(theirs == ours for theirs, ours in known)
     sides = [[one] for one in functions]
-    return _differing(workload, sides, work if found.toggles else None)
-
-
-def _differing(
-    workload: str, functions: Sequence[Sequence[Counter[str]]],
-    work: Sequence[Mapping[str, int]] | None,
-) -> list[Row]:  # fmt: skip
-    """Set counts that differ beside each other, and the model's where it has any.
-
-    Of several runs of a side each differs from each of the other side in the same direction.
-    """
-    rows = []
-    for name in functions[0][0].keys() & functions[1][0].keys():
-        first, second = ([float(counts[name]) for counts in runs] for runs in functions)
-        if max(first) < min(second) or max(second) < min(first):
-            before, after = (Taken(name, "calls", values=one) for one in (first, second))
-            model = None
-            if work is not None and any(name in one for one in work):
-                model = (float(work[0].get(name, 0)), float(work[1].get(name, 0)))
-            rows.append(row_of(workload, before, after, name, modelled=model))
-    rows.sort(key=lambda row: -abs(row.before.value - row.after.value))
-    return rows[:_MOST]
-
-
-# ----------------------------------------------------------------------------------- script --
-
-
-@contextmanager
-def _blank(kernel: Kernel) -> Iterator[str]:
-    """Attach a blank device."""
-    device = kernel.images / "device"
-    with device.open("wb") as file:
-        file.truncate(_DEVICE)
-    try:
-        with kernel.attached(device, read_only=False) as source:
-            yield source
-    finally:
-        device.unlink()
-
-
-def _script(
-    command: Sequence[str], kernels: Mapping[str, Kernel], runs: int, step: Step
-) -> Iterator[Row]:
-    """Run a script; compare how long it takes, and the numbers in what it says."""
-    script = Path(command[-1])
-    found: dict[str, dict[tuple[object, ...], Taken]] = {side: {} for side in kernels}
-    for run in range(1, runs + 1):
-        for side, kernel in kernels.items():
-            step(f"{script.name}: run {run} of {runs}, {side}")
-            with _blank(kernel) as source:
-                took, said = kernel.call(run_script, command, source, kernel.top)
-            add_taken(found[side], [Taken(script.name, "ms", values=[took]), *_said(said)])
-    before, after = (found[side] for side in SIDES)
-    for key in before:
-        if key in after:
-            yield row_of(script.name, before[key], after[key], before[key].quantity)
-
-
-def _script_counted(command: Sequence[str], built: Mapping[str, Path], step: Step) -> list[Row]:
-    """Count the functions of btrfs that a script runs, and tell those whose counts differ."""
-    script, functions = Path(command[-1]), dict[str, list[Counter[str]]]()
-    for side, place in built.items():
-        with Uml(place / "counting/linux", memory=_MEMORY, limit=_LIMIT) as kernel:
-            for run in range(1, _COUNTED + 1):
-                step(f"{script.name}: counting, run {run} of {_COUNTED}, {side}")
-                kept = kernel.new_file()
-                with _blank(kernel) as source:
-                    kernel.call(count_script, command, source, kernel.top, str(kept))
-                known = functions.setdefault(side, [])
-                known.append(gcov.counts(kernel.binary, kept).functions)
-    return _differing(script.name, [functions[side] for side in SIDES], None)
-
-
-def _said(text: str) -> Iterator[Taken]:
-    """Find the numbers in what a script says; lines that differ in nothing else are of one kind."""
-    seen: dict[str, int] = {}
-    for line in text.splitlines():
-        words = _NUMBER.sub("#", line).strip()
-        if "#" not in words:
-            continue
-        seen[words] = seen.get(words, 0) + 1
-        for at, value in enumerate(_NUMBER.findall(line), 1):
-            place = [*([f"number {at}"] if words.count("#") > 1 else []),
-                     *([f"line {seen[words]}"] if seen[words] > 1 else [])]  # fmt: skip
-            yield Taken(", ".join([words, *place]), "", values=[float(value)])
+    return differing(workload, sides, work if found.toggles else None)
