@@ -11,6 +11,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -20,13 +21,15 @@ from btrfs_model.base.charts import narrow_charts, to_png
 from btrfs_model.cli.flags import FIRST_SAMPLE
 from btrfs_model.experiments.replay import Replay, run
 from btrfs_model.experiments.replays import default_jobs, run_all
-from btrfs_model.experiments.report import drawn
+from btrfs_model.experiments.report import charts_of, drawn
 from btrfs_model.experiments.times import speedup_table
 from btrfs_model.experiments.verdicts import HEADINGS, Row, commit_row, pair_rows
 from btrfs_model.experiments.workloads import NAMES
 from btrfs_model.experiments.workloads.knobs import Knobs
 
 ROOT = Path(__file__).resolve().parents[1]
+_AT_THE_EDGE = 0.02
+"""Inches that a label may leave its picture by: a pixel or two."""
 PAIRS = ("workload", "times of", "reported", "predicted", "measured", "verdict")
 
 
@@ -83,9 +86,29 @@ def pictures(folder: Path) -> None:
             drawing.save(folder / "sample-narrow.svg")
 
 
+def cut_charts(one: Replay) -> list[str]:
+    """Name the charts of a replay that do not hold all that is drawn in them."""
+    found = []
+    for width in (nullcontext, narrow_charts):
+        with width():
+            charts = charts_of(one)
+        for name, chart in charts.items():
+            for _ in range(2):  # the first time axes make room for their labels
+                chart.draw_without_rendering()
+            drawn, page = chart.get_tightbbox(), chart.bbox_inches
+            out = max(
+                page.x0 - drawn.x0, page.y0 - drawn.y0, drawn.x1 - page.x1, drawn.y1 - page.y1
+            )
+            if out > _AT_THE_EDGE:
+                found.append(f"{name}: a label leaves it by {out:.2f} inches")
+    return found
+
+
 def main(*, is_check: bool) -> int:
     """Replay, then compare or replace; return the status to end with."""
     replays = run_all(NAMES, default_jobs(), lambda _: None, scale="full")
+    cut = [text for one in replays for text in cut_charts(one)]
+    print(*cut, sep="\n", end="", file=sys.stderr)
     paper, csv = ROOT / "README.md", ROOT / "docs" / "speedups.csv"
     new = paper.read_text()
     for name, table in {"answer": markdown(map(commit_row, replays)),
@@ -101,7 +124,7 @@ def main(*, is_check: bool) -> int:
             sys.stderr.writelines(
                 difflib.unified_diff(old_lines, lines, path.name, "a replay", n=0)
             )
-        return int(any(path.read_text() != text for path, text in made.items()))
+        return int(bool(cut) or any(path.read_text() != text for path, text in made.items()))
     for path, text in made.items():
         path.write_text(text)
     pictures(ROOT / "docs")

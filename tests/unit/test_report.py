@@ -181,6 +181,12 @@ def test_the_last_lines_on_a_terminal(
             assert " ".join(cell.split()) in text
 
 
+def test_no_chart_cuts_what_is_drawn_in_it(replays: list[Replay]) -> None:
+    """At the quick scale; ``scripts/readme.py --check`` looks at the full one."""
+    cut_charts = runpy.run_path(str(corpus.PROJECT / "scripts" / "readme.py"))["cut_charts"]
+    assert [text for one in replays for text in cut_charts(one)] == []
+
+
 # ---------------------------------------------------------------------------------- the README --
 
 

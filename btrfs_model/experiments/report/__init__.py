@@ -84,15 +84,15 @@ def drawn(one: Replay) -> dict[str, tuple[str, bytes]]:
     """Draw the charts of a replay, once: SVG and PNG of each by name."""
     if not one.pictures:
         one.pictures |= {
-            name: (to_svg(chart, name), to_png(chart)) for name, chart in _charts(one).items()
+            name: (to_svg(chart, name), to_png(chart)) for name, chart in charts_of(one).items()
         }
         with narrow_charts():
-            charts = _charts(one)
+            charts = charts_of(one)
         one.narrow |= {name: to_svg(chart, f"{name}-narrow") for name, chart in charts.items()}
     return one.pictures
 
 
-def _charts(one: Replay) -> dict[str, Figure]:
+def charts_of(one: Replay) -> dict[str, Figure]:
     """Return the charts of a replay by name."""
     charts = {one.workload.name: one.workload.draw(one.outcome)}
     times = draw_times(one)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _NAMES: Final = {1: "first fsync", 2: "second fsync"}
 _GROWTH: Final = (("items", "Items in the log"), ("bytes", "Bytes of items"), ("leaves", "Leaves"))
+_LEGEND = 0.35
+"""How much higher axes are than their lines, for a legend there."""
 _SEEN: Final = 0.002
 """Part of a bar from which it is seen."""
 
@@ -125,5 +127,8 @@ def _draw_growth(axes: Axes, outcome: Outcome, sizes: list[int], name: str, titl
         axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.28), ncols=2, frameon=False,
                     fontsize=8.5)  # fmt: skip
     else:
-        axes.legend(frameon=False, fontsize=8.5)
+        axes.legend(loc="upper left", frameon=False, fontsize=8.5)
+        # room for it above the lines, however few sizes there are
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** _LEGEND)
     bare(axes, "bottom")

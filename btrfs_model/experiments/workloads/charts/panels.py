@@ -31,7 +31,7 @@ def say(axes: Axes, text: str, end: float, place: float, ink: str) -> None:
                   fontsize=8.5, color=ink)  # fmt: skip
 
 
-_PITCH, _CHARACTERS = 3.2, 56
+_PITCH, _CHARACTERS = 3.2, 66
 """Of a narrow chart: how far bars are apart, where a bar is 0.8; characters of a line."""
 BAR_INCHES = 0.75
 """How high a bar of a narrow chart is with what is said of it."""
@@ -49,7 +49,7 @@ def say_bar(axes: Axes, label: str, text: str, end: float, place: float, ink: st
     kept = re.sub("(?<![,:;]) ", "\N{NO-BREAK SPACE}", f"{label}: {text}")
     lines = [line for part in kept.split("; ") for line in textwrap.wrap(part, _CHARACTERS)]
     axes.annotate("\n".join(lines), (0, place), xytext=(0, 7), textcoords="offset points",
-                  va="bottom", fontsize=8.5, color=ink)  # fmt: skip
+                  va="bottom", fontsize=8, color=ink)  # fmt: skip
     return _PITCH
 
 

@@ -142,5 +142,6 @@ def _draw_others(axes: Axes, outcome: Outcome, devices: list[str], sides: list[s
     finish_bars(axes, ticks, labels, place)
     axes.set_xlim(0, 1.1)
     axes.set_xticks([])
-    axes.set_title(f"Other devices, own scales{', through a pipe' if through else ''}", pad=8)
+    way = ",\nthrough a pipe" if through else ""
+    axes.set_title(f"Other devices, own scales{way}", pad=8)
     bare(axes, "left")
