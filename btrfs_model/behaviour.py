@@ -52,7 +52,8 @@ alone."""
 _RELEASES: Final = (
     *(f"v4.{minor}" for minor in range(16, 21)),
     *(f"v5.{minor}" for minor in range(20)),
-    *(f"v6.{minor}" for minor in range(19)),
+    *(f"v6.{minor}" for minor in range(20)),
+    *(f"v7.{minor}" for minor in range(4)),
 )
 
 

@@ -805,6 +805,23 @@ class Patch(StrEnum):
         "and keeps its generation",
         Asked.PYTHON, "6.1.191", "6.12.114", "6.18.24",
     )
+    SNAPSHOT_NO_COW = (
+        "snapshot-no-cow", "1fce8eec9f89", "7.1",
+        "btrfs: avoid unnecessary root node COW during snapshotting",
+        "the root of a subvolume is copied for its snapshot as it is, not COWed before",
+    )
+    SOCKET_XATTRS = (
+        "socket-xattrs", "dc0876b9846d", "7.1",
+        "xattr: support extended attributes on sockets",
+        "a socket can have attributes of users (user.*)",
+        Asked.PYTHON,
+    )
+    COMPRESS_WHOLE_BLOCKS = (
+        "compress-whole-blocks", "6f706f34fc4c", "7.1",
+        "btrfs: switch to btrfs_compress_bio() interface for compressed writes",
+        "the last block of a file is compressed to its end; before, to the end of the file",
+        Asked.PYTHON,
+    )
     NOCOMPRESS_NOT_ONE_BLOCK = (
         "nocompress-not-one-block", "2e0e3716c7b6", "7.1",
         "btrfs: do not mark inode incompressible after inline attempt fails",
@@ -812,12 +829,32 @@ class Patch(StrEnum):
         "is not marked as incompressible",
         Asked.PYTHON, "6.12.91", "6.18.30",
     )
+    INLINE_FIRST = (
+        "inline-first", "3eaf5f082c4c", "7.1",
+        "btrfs: extract inlined creation into a dedicated delalloc helper",
+        "a file of one block becomes an inline extent before anything else is tried, also where it "
+        "is written in place; its block is compressed whole, and the file is never marked as "
+        "incompressible for it",
+        Asked.PYTHON,
+    )
     LOG_RMDIR_MARK = (
         "log-rmdir-mark", "999757231c49", "7.1",
         "btrfs: fix missing last_unlink_trans update when removing a directory",
         "a removed directory is marked as unlinked in this transaction, so an fsync of one that is "
         "open commits",
         Asked.PYTHON, "6.1.176", "6.12.91", "6.18.30",
+    )
+    MERGE_HOLES = (
+        "merge-holes", "022568f8d529", "7.2",
+        "btrfs: optimize fill_holes() to merge a new hole with both adjacent items",
+        "without no-holes, a hole between two holes becomes one item with both",
+        Asked.PYTHON,
+    )
+    CHATTR_KEEPS_NODATASUM = (
+        "chattr-keeps-nodatasum", "15f7c86215e8", "7.3",
+        "btrfs: do not overwrite NODATASUM flag when removing NODATACOW flag",
+        "an empty file that loses NODATACOW (chattr -C) keeps NODATASUM",
+        Asked.PYTHON,
     )
     LOG_RMDIR_COMMITS = (
         "log-rmdir-commits", "999757231c49", "",

@@ -76,8 +76,8 @@ void bm_writer_clear_changed(struct bm_writer *writer);
 int bm_writer_new_tree(struct bm_writer *writer, uint64_t id, uint64_t owner, uint32_t shareable,
 		       struct bm_fault *fault);
 /*
- * btrfs_copy_root() for create_pending_snapshot(): COW the root of `source`, then a copy of it
- * becomes the root of the new tree `id` and what it points at gets one reference more.
+ * btrfs_copy_root() for create_pending_snapshot(): COW the root of `source` (not since
+ * BM_TOGGLE_SNAPSHOT_NO_COW), then a copy of it becomes the root of the new tree `id` and what it points at gets one reference more.
  */
 int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 			struct bm_fault *fault);
@@ -85,7 +85,10 @@ int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *fault);
 /* The transaction that runs from now on (after bm_writer_write_blocks of the one before). */
 void bm_writer_set_transid(struct bm_writer *writer, uint64_t transid);
-/* Bits 1 << BM_TOGGLE_x: BATCH_DELAYED_ITEMS, LEAF_BALANCE_LAZY, LOG_OTIME; on at first. */
+/*
+ * Bits 1 << BM_TOGGLE_x: BATCH_DELAYED_ITEMS, LEAF_BALANCE_LAZY, LOG_OTIME, SNAPSHOT_NO_COW; on at
+ * first.
+ */
 void bm_writer_set_behaviour(struct bm_writer *writer, uint64_t behaviour);
 /* Go on with the mount option ssd, or without it. */
 void bm_writer_set_ssd(struct bm_writer *writer, int ssd);

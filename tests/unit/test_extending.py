@@ -66,7 +66,7 @@ def run(folder: Path, code: str) -> str:
     ("section", "most", "code", "printed"),
     [
         ("A release", 1,
-         "from btrfs_model.behaviour import PRESETS; print('v6.19' in PRESETS)", "True\n"),
+         "from btrfs_model.behaviour import PRESETS; print('v7.4' in PRESETS)", "True\n"),
         ("A command", 2,
          "from btrfs_model.cli import man; print('SS btrfs\\\\-model size' in man.page())",
          "True\n"),

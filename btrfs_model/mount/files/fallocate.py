@@ -37,6 +37,7 @@ from btrfs_model.mount.space.quota_reserve import book, reserve
 from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.keys import U64_MAX
+from btrfs_model.patches import Patch
 
 _MAX_PREALLOC: Final = 256 << 20
 # two extents that are split and the inode (insert_prealloc_file_extent())
@@ -255,11 +256,16 @@ def replace_with_hole(fs: Mount, inode: LiveInode, start: int, end: int) -> None
     if fs.no_holes:
         return
     before = extents_between(fs, inode, start - 1, start)[:1] if start else []
+    behind = find_extent(fs, inode, end)
+    if behind is not None and not _Map(0, 0, behind).is_hole:
+        behind = None
     if before and before[0].end == start and _Map(0, 0, before[0]).is_hole:
+        if behind is not None and Patch.MERGE_HOLES in fs.behaviour:
+            fs.writer.delete(inode.root, extent_key(inode, end))
+            end = behind.end
         _resize_hole(fs, inode, before[0].start, end - before[0].start)
         return
-    behind = find_extent(fs, inode, end)
-    if behind is not None and _Map(0, 0, behind).is_hole:
+    if behind is not None:
         fs.writer.set_key(inode.root, extent_key(inode, end), extent_key(inode, start))
         _resize_hole(fs, inode, start, behind.end - start)
         return

@@ -228,6 +228,8 @@ def update_disk_size(fs: Mount, inode: LiveInode) -> None:
 
 
 def _run_delalloc_range(fs: Mount, inode: LiveInode, start: int, end: int, until: int) -> None:
+    if Patch.INLINE_FIRST in fs.behaviour and _run_delalloc_inline(fs, inode, start, end):
+        return
     if inode.item.flags & _IN_PLACE and not _is_moved(inode, start, end):
         _run_delalloc_nocow(fs, inode, start, end, until)
     elif _may_compress(fs, inode, start, end):
@@ -257,6 +259,7 @@ def _cow_file_range(
     fs: Mount, inode: LiveInode, start: int, end: int, until: int = U64_MAX, *, inline: bool = True
 ) -> None:
     """``cow_file_range()``: new extents for a range, an inline one where it is small enough."""
+    inline = inline and Patch.INLINE_FIRST not in fs.behaviour
     if inline and _try_inline(fs, inode, start, end, None, 0):
         return
     while start < min(end, until):
@@ -282,6 +285,24 @@ def can_be_inline(fs: Mount, inode: LiveInode, size: int, stored: int) -> bool:
 def inline_limit(fs: Mount) -> int:
     """Return how many bytes an inline extent has at most (``btrfs_data_can_be_inline()``)."""
     return int(min(fs.options.max_inline, fs.inline_room, fs.sectorsize - 1))
+
+
+def _run_delalloc_inline(fs: Mount, inode: LiveInode, start: int, end: int) -> bool:
+    """``run_delalloc_inline()`` (Linux 7.2.7): a file of one block, before all else.
+
+    What is compressed is the whole block, whether that makes it smaller or not. Returns whether it
+    is an inline extent now.
+    """
+    if start or end > fs.sectorsize or end < inode.item.size:
+        return False
+    pages, kind = inode.pages, compression_of(fs, inode)
+    packed = None
+    if need_compress(fs, inode, lambda: pages.read(0, fs.sectorsize)):
+        found = _pack(fs, inode, kind, 0, fs.sectorsize)
+        packed = found[1] if found is not None else None
+    return _try_inline(
+        fs, inode, start, end, packed, 0 if packed is None else COMPRESSION_TYPES[kind]
+    )
 
 
 def _try_inline(
@@ -351,6 +372,9 @@ def need_compress(fs: Mount, inode: LiveInode, data: Callable[[], bytes]) -> boo
 
 
 def _may_compress(fs: Mount, inode: LiveInode, start: int, end: int) -> bool:
+    if end - start <= fs.sectorsize and Patch.INLINE_FIRST in fs.behaviour:
+        return False  # it would save no block
+
     def data() -> bytes:
         high = min(end, start + MAX_UNCOMPRESSED)
         told = inode.pages.told(start, high)
@@ -403,19 +427,21 @@ def _compress_file_range(fs: Mount, inode: LiveInode, start: int, end: int) -> N
     """``compress_file_range()``: one compressed extent for each 128 KiB, while that helps."""
     pages = inode.pages
     kind = compression_of(fs, inode)
-    blocksize = fs.sectorsize
+    blocksize, inline_first = fs.sectorsize, Patch.INLINE_FIRST in fs.behaviour
     while start < end:
         actual_end = min(pages.i_size, end)
         total = actual_end - start
         if total <= blocksize and (start or end < inode.item.size):
             break
+        if total > 0 and Patch.COMPRESS_WHOLE_BLOCKS in fs.behaviour:
+            total = end - start
         total = min(total, MAX_UNCOMPRESSED)
         if not _may_compress(fs, inode, start, end):
             break
         stop = min(start + align(total, blocksize), end)
         packed = _pack(fs, inode, kind, start, start + total)
         if packed is None:
-            late = Patch.NOCOMPRESS_BEFORE_INLINE not in fs.behaviour
+            late = Patch.NOCOMPRESS_BEFORE_INLINE not in fs.behaviour and not inline_first
             if late and _try_inline(fs, inode, start, end, None, 0):
                 return
             _mark_incompressible(fs, inode)
@@ -423,7 +449,7 @@ def _compress_file_range(fs: Mount, inode: LiveInode, start: int, end: int) -> N
         size, data = packed
         whole = start + total >= actual_end
         inline = (data, COMPRESSION_TYPES[kind]) if whole else (None, 0)
-        if _try_inline(fs, inode, start, end, *inline):
+        if not inline_first and _try_inline(fs, inode, start, end, *inline):
             return
         if align(size, blocksize) + blocksize > stop - start:
             # of one block, which could only have become inline, that says nothing

@@ -16,6 +16,7 @@ from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY, apply_compr
 from btrfs_model.mount.names.xattr import note_changed, put_xattr
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
+from btrfs_model.patches import Patch
 
 
 class ChattrFlag(IntFlag):
@@ -111,7 +112,8 @@ def _inode_flags(fs: Mount, inode: LiveInode, new: int) -> int:
     nocow = _NOCOW if stat.S_ISREG(inode.item.mode) else InodeFlag.NODATACOW
     # a file that has data keeps what it has: checksums cannot come or go
     if not stat.S_ISREG(inode.item.mode) or inode.i_size == 0:
-        none = nocow if fs.options.data_sum else nocow & ~InodeFlag.NODATASUM
+        keeps = Patch.CHATTR_KEEPS_NODATASUM in fs.behaviour or not fs.options.data_sum
+        none = nocow & ~InodeFlag.NODATASUM if keeps else nocow
         flags = flags | nocow if new & ChattrFlag.NOCOW else flags & ~none
     flags &= ~_COMPRESS_FLAGS
     if new & ChattrFlag.NOCOMP:

@@ -23,6 +23,7 @@ from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only, m
 from btrfs_model.mount.space.quota_reserve import reserve_items
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
+from btrfs_model.patches import Patch
 
 _NAME_MAX: Final = 255
 _SIZE_MAX: Final = 65536
@@ -95,7 +96,7 @@ def _change(
     """``xattr_permission()``, then the handler of the namespace (``xattr_resolve_name()``)."""
     _check_changeable(inode, path)
     if not name.startswith((b"trusted.", b"security.", b"system.")):
-        if name.startswith(b"user.") and not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+        if name.startswith(b"user.") and not _may_have_user_xattrs(fs, inode):
             raise fail(errno.EPERM, path)
         may_write(fs, inode, path)
     prefix, dot, rest = name.partition(b".")
@@ -110,6 +111,13 @@ def _change(
             raise fail(errno.EROFS, path)
         xattr.set_xattr(fs, inode, name, value, flags)
     balance_delayed_items(fs)
+
+
+def _may_have_user_xattrs(fs: Mount, inode: LiveInode) -> bool:
+    mode = inode.item.mode
+    if stat.S_ISSOCK(mode):
+        return Patch.SOCKET_XATTRS in fs.behaviour
+    return bool(inode.is_dir or stat.S_ISREG(mode))
 
 
 def _check_changeable(inode: LiveInode, path: Path) -> None:

@@ -107,15 +107,18 @@ int bm_writer_update_refs_for_cow(struct bm_writer *writer, struct bm_writer_tre
 
 /* ---------------------------------------------------------------------------------- copy_root -- */
 
-/* The root of the tree, COWed: create_pending_snapshot() copies a block of this transaction. */
-static const uint8_t *own_root(struct bm_writer *writer, struct bm_writer_tree *tree,
+/* The root of the tree, COWed before Linux 7.1: what is copied is a block of this transaction. */
+static const uint8_t *root_to_copy(struct bm_writer *writer, struct bm_writer_tree *tree,
 			       struct bm_fault *fault)
 {
 	struct bm_path path = {0};
 
 	path.node[tree->level] =
 	    bm_writer_read(writer, tree, tree->bytenr, tree->generation, tree->level, fault);
-	if (!path.node[tree->level] || bm_writer_cow(writer, tree, &path, tree->level, fault) < 0)
+	if (!path.node[tree->level])
+		return NULL;
+	if (!(writer->behaviour >> BM_TOGGLE_SNAPSHOT_NO_COW & 1) &&
+	    bm_writer_cow(writer, tree, &path, tree->level, fault) < 0)
 		return NULL;
 	return path.node[tree->level];
 }
@@ -160,7 +163,7 @@ int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 	/* everything from here on that was there before the snapshot may be shared with it */
 	tree->last_snapshot = writer->transid;
 	bm_writer_note_changed(writer, tree);
-	root = own_root(writer, tree, fault);
+	root = root_to_copy(writer, tree, fault);
 	if (!root)
 		return fault->code;
 	fresh = *tree;
