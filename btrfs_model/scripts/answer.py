@@ -6,11 +6,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.cost.machine import Machine, NoCostError, Prediction, Ratio, predict, ratio
+import pandas as pd
+
+from btrfs_model.cost.machine import NoCostError, Prediction, Ratio, predict, ratio
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.run import ScriptResult
@@ -38,21 +41,28 @@ class Region:
         What they take; None where nothing of their work has a cost.
     uncounted : tuple of str
         Calls in it that have no cost.
+    depends : tuple of str
+        What the time depends on besides the work, in a few words each.
     """
 
     lines: tuple[int, int]
     what: str
     time: Prediction | None
     uncounted: tuple[str, ...]
+    depends: tuple[str, ...]
+
+    @property
+    def where(self) -> str:
+        """Its lines, for people."""
+        first, last = self.lines
+        return str(last) if first == last else f"{first} to {last}"
 
 
-def regions(result: ScriptResult, machine: Machine) -> list[Region]:
+def regions(result: ScriptResult) -> list[Region]:
     """Return the timed regions of a script, in their order."""
     found = []
-    for (line, _, first), (other, _, last) in zip(
-        result.readings, result.readings[1:], strict=False
-    ):
-        calls = result.calls[first:last]
+    for start, end in pairwise(result.readings):
+        calls = result.calls[start.calls : end.calls]
         if not calls:
             continue
         work: Counter[str] = Counter()
@@ -63,12 +73,103 @@ def regions(result: ScriptResult, machine: Machine) -> list[Region]:
         shown = ", ".join(told[:_SEVERAL]) + (" ..." if len(told) > _SEVERAL else "")
         waits = sum(one.waits for one in calls)
         try:
-            time = predict(machine, work, waits)
+            time = predict(result.machine, work, waits)
         except NoCostError:
             time = None
         without = tuple(sorted({one.what.split(" ")[0] for one in calls if one.seconds is None}))
-        found.append(Region((line, other), shown, time, without))
+        depends = _depends(work, end.commits - start.commits, waits, result.device, without)
+        found.append(Region((start.line, end.line), shown, time, without, depends))
     return found
+
+
+def _depends(
+    work: Mapping[str, int], commits: int, waits: float, device: str, uncounted: Sequence[str]
+) -> tuple[str, ...]:
+    """Say what a time depends on besides the work that has a cost."""
+    told = []
+    syncs = bool(work.get("btrfs_sync_log"))
+    if waits:
+        told.append(f"device {device}")
+    elif (syncs or commits) and not device:
+        told.append("no device named: not waited for")
+    if commits:
+        told.append("1 commit" if commits == 1 else f"{commits:,} commits")
+        told[-1] += ", not waited for" if device else ""
+    sends = bool(work.get("send_cmd"))
+    if syncs or sends:
+        told.append("no worker")
+    if sends:
+        told.append("no pipe")
+    if uncounted:
+        told.append(f"without a cost: {', '.join(uncounted)}")
+    return tuple(told)
+
+
+def region_table(found: Sequence[Region]) -> pd.DataFrame:
+    """Return regions as a table."""
+    times = [(None,) * 3 if one.time is None else (one.time.seconds, one.time.low, one.time.high)
+             for one in found]  # fmt: skip
+    return pd.DataFrame({
+        "first": pd.Series([one.lines[0] for one in found], dtype="int64"),
+        "last": pd.Series([one.lines[1] for one in found], dtype="int64"),
+        "what": pd.Series([one.what for one in found], dtype="str"),
+        **{name: pd.Series([time[at] for time in times], dtype="float64")
+           for at, name in enumerate(("seconds", "low", "high"))},
+        "depends_on": pd.Series(["; ".join(one.depends) for one in found], dtype="str"),
+    })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A timed region on one kernel or on two, in words.
+
+    Attributes
+    ----------
+    lines : str
+        Of the script.
+    times : tuple of str
+        On each kernel.
+    ratio : str
+        How many times as long before, with its interval; empty where there is one kernel.
+    why : str
+        Why the ratio is not told.
+    depends : str
+        What the times depend on.
+    what : str
+        Calls in it.
+    """
+
+    lines: str
+    times: tuple[str, ...]
+    ratio: str
+    why: str
+    depends: str
+    what: str
+
+
+def rows(names: Sequence[str], sides: Sequence[Sequence[Region]]) -> list[Row]:
+    """Set the regions of one kernel or of two beside each other, in words."""
+    if len(sides) == 1:
+        return [Row(one.where, (_time(one),), "", "", _words(one), one.what) for one in sides[0]]
+    found = []
+    for first, second, value in compared(*sides):
+        depends = _words(second)
+        if first.depends != second.depends:
+            depends = f"{names[0]}: {_words(first)}; {names[1]}: {depends}"
+        told = value is not None and not value.untold
+        times = (_time(first), _time(second))
+        why = value.untold if value is not None else ""
+        ratio_told = str(value) if told else "not told"
+        found.append(Row(second.where, times, ratio_told, why, depends, second.what))
+    return found
+
+
+def _time(region: Region) -> str:
+    return "no time" if region.time is None else str(region.time)
+
+
+def _words(region: Region) -> str:
+    return "; ".join(region.depends) or "work alone"
 
 
 def compared(
