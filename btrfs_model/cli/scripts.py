@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrfs_model.base.sizes import size as parse_size
-from btrfs_model.cli.common import print_table
+from btrfs_model.cli.common import print_table, write_table
 from btrfs_model.cli.flags import (
     Command,
     behaviour_option,
@@ -50,6 +50,7 @@ def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) ->
         "btrfs-model script measure.sh",
         "btrfs-model script the.patch --show",
         "btrfs-model script the.mail --commit 339d03542484",
+        "btrfs-model script the.mail --commit 339d03542484 --html the.html",
         "btrfs-model script measure.sh --device deskstar-7k500 -- 100000",
     ),
 )
@@ -80,15 +81,17 @@ def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) ->
     default="", help="What logs are written to; without it, no time is waited for a device."
 )
 @machine_option
-@output_option("Write an image of each filesystem there, as the script leaves it.", "DIR",
-               name="out")  # fmt: skip
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="PAGE.html",
+              help="Write all of it as a page, too.")  # fmt: skip
+@output_option("Write steps.parquet, regions.parquet, and an image of each filesystem there, as "
+               "the script leaves it.", "DIR", name="out")  # fmt: skip
 @json_option("Print one JSON object instead: output, times, comparison.")
 @click.pass_context
 def script(
     context: click.Context, file: Path, arguments: tuple[str, ...], behaviour: str,
     before: str | None, after: str | None, commit: str | None, show: bool, number: int, size: int,
-    steps: int, device: str, machine: str | None, out: Path | None, as_json: bool,
-    folder: Path | None, sets: dict[str, str], jobs_order: int,
+    steps: int, device: str, machine: str | None, html: Path | None, out: Path | None,
+    as_json: bool, folder: Path | None, sets: dict[str, str], jobs_order: int,
 ) -> None:  # fmt: skip
     """Run a shell script on the model: that of a file, a mail, a patch or a commit message.
 
@@ -128,13 +131,34 @@ def script(
         _as_json(one, [str(side) for side, _ in sides], results)
     else:
         _tables(one, [str(side) for side, _ in sides], results)
+    if html is not None:
+        _write_page(html, file.name, one, [str(side) for side, _ in sides], results)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for path, fs in results[-1].filesystems.items():
-            fs.save(out / (path.strip("/").replace("/", "-") + ".img"))
+        _write_folder(out, [str(side) for side, _ in sides], results)
     for result in results:
         result.close()
     context.exit(results[-1].status)
+
+
+def _write_page(
+    html: Path, name: str, one: Found, names: list[str], results: list[ScriptResult]
+) -> None:
+    from btrfs_model.base.version import __version__
+    from btrfs_model.base.whole_file import whole_file
+    from btrfs_model.experiments.report.script import page
+
+    with whole_file(html, special=True) as file:
+        file.write(page(name, one, names, results, __version__).encode())
+
+
+def _write_folder(out: Path, names: list[str], results: list[ScriptResult]) -> None:
+    from btrfs_model.scripts.answer import tables
+
+    out.mkdir(parents=True, exist_ok=True)
+    for name, table in tables(names, results).items():
+        write_table(table, out / f"{name}.parquet")
+    for path, fs in results[-1].filesystems.items():
+        fs.save(out / (path.strip("/").replace("/", "-") + ".img"))
 
 
 def _found(file: Path) -> list[Found]:

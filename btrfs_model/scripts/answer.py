@@ -57,6 +57,11 @@ class Region:
         first, last = self.lines
         return str(last) if first == last else f"{first} to {last}"
 
+    @property
+    def title(self) -> str:
+        """What it is called, for people."""
+        return f"{'line' if self.lines[0] == self.lines[1] else 'lines'} {self.where}"
+
 
 def regions(result: ScriptResult) -> list[Region]:
     """Return the timed regions of a script, in their order."""
@@ -117,6 +122,28 @@ def region_table(found: Sequence[Region]) -> pd.DataFrame:
            for at, name in enumerate(("seconds", "low", "high"))},
         "depends_on": pd.Series(["; ".join(one.depends) for one in found], dtype="str"),
     })  # fmt: skip
+
+
+def tables(names: Sequence[str], results: Sequence[ScriptResult]) -> dict[str, pd.DataFrame]:
+    """Return the ``steps`` and ``regions`` of a script on one kernel or more as plain tables.
+
+    The kernel is a column, `behaviour`, and so is each counter of the work.
+    """
+    steps, found = [], []
+    for name, result in zip(names, results, strict=True):
+        calls = result.steps
+        work = pd.DataFrame(calls.pop("work").tolist(), index=calls.index)
+        steps.append(pd.concat([calls, work], axis=1).assign(behaviour=name))
+        found.append(result.regions.assign(behaviour=name))
+    together = pd.concat(steps, ignore_index=True)
+    first = ["behaviour", "line", "what", "seconds", "bytes", "errno"]
+    counters = sorted(set(together.columns) - set(first))
+    together[counters] = together[counters].fillna(0).astype("int64")
+    both = pd.concat(found, ignore_index=True)
+    return {
+        "steps": together[[*first, *counters]],
+        "regions": both[["behaviour", *both.columns.drop("behaviour")]],
+    }
 
 
 @dataclass(frozen=True)
