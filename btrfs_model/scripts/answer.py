@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 
 from btrfs_model.cost.machine import NoCostError, Prediction, Ratio, predict, ratio
+from btrfs_model.scripts.steps import Reading
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.run import ScriptResult
@@ -37,16 +38,22 @@ class Region:
         Of the two readings.
     what : str
         Calls in it.
+    work : mapping
+        What was counted in them.
+    waits : float
+        Nanoseconds of waiting for the device.
     time : Prediction, optional
         What they take; None where nothing of their work has a cost.
     uncounted : tuple of str
-        Calls in it that have no cost.
+        Calls in it that have no cost, and parts of others that have none.
     depends : tuple of str
         What the time depends on besides the work, in a few words each.
     """
 
     lines: tuple[int, int]
     what: str
+    work: Mapping[str, int]
+    waits: float
     time: Prediction | None
     uncounted: tuple[str, ...]
     depends: tuple[str, ...]
@@ -65,26 +72,38 @@ class Region:
 
 def regions(result: ScriptResult) -> list[Region]:
     """Return the timed regions of a script, in their order."""
-    found = []
-    for start, end in pairwise(result.readings):
-        calls = result.calls[start.calls : end.calls]
-        if not calls:
-            continue
-        work: Counter[str] = Counter()
-        for one in calls:
-            work.update(one.work)
-        names = Counter(one.what.split(" ")[0] for one in calls)
-        told = [f"{count:,} {name}" if count > 1 else name for name, count in names.items()]
-        shown = ", ".join(told[:_SEVERAL]) + (" ..." if len(told) > _SEVERAL else "")
-        waits = sum(one.waits for one in calls)
-        try:
-            time = predict(result.machine, work, waits)
-        except NoCostError:
-            time = None
-        without = tuple(sorted({one.what.split(" ")[0] for one in calls if one.seconds is None}))
-        depends = _depends(work, end.commits - start.commits, waits, result.device, without)
-        found.append(Region((start.line, end.line), shown, time, without, depends))
-    return found
+    found = [_between(result, start, end) for start, end in pairwise(result.readings)]
+    return [one for one in found if one is not None]
+
+
+def whole(result: ScriptResult) -> Region | None:
+    """Return all that a script did as one region; None where it called nothing."""
+    lines = [one.line for one in result.calls]
+    start = Reading(min(lines, default=1), 0.0, 0, 0)
+    return _between(result, start, Reading(max(lines, default=1), 0.0, len(lines), 0))
+
+
+def _between(result: ScriptResult, start: Reading, end: Reading) -> Region | None:
+    """Return what is between two readings; None where nothing was called."""
+    calls = result.calls[start.calls : end.calls]
+    if not calls:
+        return None
+    work: Counter[str] = Counter()
+    for one in calls:
+        work.update(one.work)
+    names = Counter(one.what.split(" ")[0] for one in calls)
+    told = [f"{count:,} {name}" if count > 1 else name for name, count in names.items()]
+    shown = ", ".join(told[:_SEVERAL]) + (" ..." if len(told) > _SEVERAL else "")
+    waits = sum(one.waits for one in calls)
+    without = sorted({one.what.split(" ")[0] for one in calls if one.seconds is None})
+    try:
+        time = predict(result.machine, work, waits)
+        without += time.without
+    except NoCostError:
+        time = None
+    depends = _depends(work, end.commits - start.commits, waits, result.device, without)
+    lines = start.line, end.line
+    return Region(lines, shown, dict(work), waits, time, tuple(without), depends)
 
 
 def _depends(

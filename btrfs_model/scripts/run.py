@@ -140,7 +140,7 @@ def script(
     machine: str | Machine | None = None,
     size: int = SIZE,
     steps: int = STEPS,
-    device: str = "",
+    device: str | Device = "",
     stdin: bytes = b"",
     output: Stream | None = None,
     folder: str | os.PathLike[str] | None = None,
@@ -164,9 +164,9 @@ def script(
         Bytes of a device that comes into being when the script names it.
     steps : int
         Commands that the script may run.
-    device : str
-        What a log is written to, a name or a file as for ``btrfs-model replay --device``; without
-        it nothing is waited for.
+    device : str or Device
+        What a log is written to: the device, a name, or a file as for ``btrfs-model replay
+        --device``; without it nothing is waited for.
     stdin : bytes
         Its standard input.
     output : Stream, optional
@@ -193,7 +193,7 @@ def script(
     """
     chosen = _Chosen(
         text, arguments, Behaviour.parse(behaviour), chosen_machine(machine), size, steps,
-        load_device(device) if device else None, stdin,
+        load_device(device) if isinstance(device, str) and device else device or None, stdin,
         None if folder is None else Path(folder), name, variables or {}, jobs_order,
     )  # fmt: skip
     common = output or Sink()
