@@ -16,7 +16,7 @@ START: Final = MOUNT_START / 1e9
 """Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     """A call of a program on a filesystem: its work, and what it takes."""
 
