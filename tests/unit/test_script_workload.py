@@ -161,6 +161,8 @@ def test_what_cannot_be_run(tmp_path: Path) -> None:
     )
     with pytest.raises(BtrfsModelError, match=r"two has 2 scripts, at lines 3, 7: give the text"):
         bm.workload("m", script=tmp_path / "two", commit=COMMIT)
+    with pytest.raises(BtrfsModelError, match=r"m: a file is given as a path: Path\('.*two'\)"):
+        bm.workload("m", script=str(tmp_path / "two"), commit=COMMIT)
     fails = bm.workload("m", script="N=1\necho no $N\n", commit=COMMIT)
     with pytest.raises(BtrfsModelError, match="m: the script leaves no filesystem; it says: no 1"):
         bm.replay(fails)

@@ -438,6 +438,10 @@ def test_files_that_cannot_all_be_made_run_one_by_one() -> None:
     assert (begun, ended, count) == ("begun", "ended", turns)
     assert b"Disk quota exceeded" in result.stderr
     assert 0 < int(count) < 10_000
+    *_, made, refused = result.steps.itertuples()
+    assert (made.what, made.line, made.errno) == ("create", 3, 0)
+    assert (refused.what, refused.line, refused.errno) == ("create", 3, errno.EDQUOT)
+    assert (result.steps.what == "create").sum() == int(count) + 1
 
 
 # -------------------------------------------------------------------------- what is shown of it --

@@ -57,9 +57,11 @@ def text_of(name: str, told: str | os.PathLike[str]) -> str:
     Raises
     ------
     BtrfsModelError
-        When there is none or more than one.
+        When there is none or more than one, or where a text is the name of a file.
     """
     if isinstance(told, str):
+        if "\n" not in told and Path(told).is_file():
+            raise BtrfsModelError(f"{name}: a file is given as a path: Path({told!r})")
         return told
     path = Path(told)
     found = scripts_in(path.read_text("utf-8", "surrogateescape"),
