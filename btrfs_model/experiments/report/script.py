@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _ROW: Final = 0.34
 """Inches of a bar."""
 _MOST_BARS: Final = 40
+_MOST_WHAT: Final = 24
 _SHOWN: Final = ("ink", "muted", "line", "plain", "before", "after")
 _VARIABLES: Final = {name: f"var(--{name})" for name in _SHOWN}
 """Colours of the page, which is dark where its reader wants it."""
@@ -143,7 +144,7 @@ def _bars(names: Sequence[str], sides: Sequence[Sequence[Region]]) -> list[list[
     groups = []
     for found in zip(*sides, strict=False):
         group = [
-            (one.title + (f", {name}" if len(names) > 1 else ""), one)
+            (f"{one.title}, {_short(one.what)}" + (f", {name}" if len(names) > 1 else ""), one)
             for name, one in zip(names, found, strict=True)
             if one.time is not None
         ]
@@ -151,6 +152,10 @@ def _bars(names: Sequence[str], sides: Sequence[Sequence[Region]]) -> list[list[
             groups.append(group)
     longest = sorted(groups, key=_longest, reverse=True)[: _MOST_BARS // len(names)]
     return [group for group in groups if group in longest]
+
+
+def _short(what: str) -> str:
+    return what if len(what) <= _MOST_WHAT else what[: _MOST_WHAT - 1].rstrip(", ") + "…"
 
 
 def _longest(group: list[Bar]) -> float:
