@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrfs_model.base.sizes import size as parse_size
+from btrfs_model.cli.common import print_table, write_table
 from btrfs_model.cli.flags import (
     Command,
     behaviour_option,
@@ -21,8 +22,7 @@ from btrfs_model.cli.flags import (
 )
 
 if TYPE_CHECKING:
-    from btrfs_model.cost.machine import Machine
-    from btrfs_model.scripts.answer import Line, Region
+    from btrfs_model.scripts.answer import Line
     from btrfs_model.scripts.find import Found
     from btrfs_model.scripts.run import ScriptResult
 
@@ -50,6 +50,7 @@ def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) ->
         "btrfs-model script measure.sh",
         "btrfs-model script the.patch --show",
         "btrfs-model script the.mail --commit 339d03542484",
+        "btrfs-model script the.mail --commit 339d03542484 --html the.html",
         "btrfs-model script measure.sh --device deskstar-7k500 -- 100000",
     ),
 )
@@ -80,15 +81,17 @@ def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) ->
     default="", help="What logs are written to; without it, no time is waited for a device."
 )
 @machine_option
-@output_option("Write an image of each filesystem there, as the script leaves it.", "DIR",
-               name="out")  # fmt: skip
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="PAGE.html",
+              help="Write all of it as a page, too.")  # fmt: skip
+@output_option("Write steps.parquet, regions.parquet, and an image of each filesystem there, as "
+               "the script leaves it.", "DIR", name="out")  # fmt: skip
 @json_option("Print one JSON object instead: output, times, comparison.")
 @click.pass_context
 def script(
     context: click.Context, file: Path, arguments: tuple[str, ...], behaviour: str,
     before: str | None, after: str | None, commit: str | None, show: bool, number: int, size: int,
-    steps: int, device: str, machine: str | None, out: Path | None, as_json: bool,
-    folder: Path | None, sets: dict[str, str], jobs_order: int,
+    steps: int, device: str, machine: str | None, html: Path | None, out: Path | None,
+    as_json: bool, folder: Path | None, sets: dict[str, str], jobs_order: int,
 ) -> None:  # fmt: skip
     """Run a shell script on the model: that of a file, a mail, a patch or a commit message.
 
@@ -125,16 +128,37 @@ def script(
         for side, told in sides
     ]  # fmt: skip
     if as_json:
-        _as_json(one, [str(side) for side, _ in sides], results, costs)
+        _as_json(one, [str(side) for side, _ in sides], results)
     else:
-        _tables(one, [str(side) for side, _ in sides], results, costs)
+        _tables(one, [str(side) for side, _ in sides], results)
+    if html is not None:
+        _write_page(html, file.name, one, [str(side) for side, _ in sides], results)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for path, fs in results[-1].filesystems.items():
-            fs.save(out / (path.strip("/").replace("/", "-") + ".img"))
+        _write_folder(out, [str(side) for side, _ in sides], results)
     for result in results:
         result.close()
     context.exit(results[-1].status)
+
+
+def _write_page(
+    html: Path, name: str, one: Found, names: list[str], results: list[ScriptResult]
+) -> None:
+    from btrfs_model.base.version import __version__
+    from btrfs_model.base.whole_file import whole_file
+    from btrfs_model.experiments.report.script import page
+
+    with whole_file(html, special=True) as file:
+        file.write(page(name, one, names, results, __version__).encode())
+
+
+def _write_folder(out: Path, names: list[str], results: list[ScriptResult]) -> None:
+    from btrfs_model.scripts.answer import tables
+
+    out.mkdir(parents=True, exist_ok=True)
+    for name, table in tables(names, results).items():
+        write_table(table, out / f"{name}.parquet")
+    for path, fs in results[-1].filesystems.items():
+        fs.save(out / (path.strip("/").replace("/", "-") + ".img"))
 
 
 def _found(file: Path) -> list[Found]:
@@ -182,31 +206,23 @@ def _run(
         raise BtrfsModelError(f"{file}: {where}{error}") from error
 
 
-def _tables(one: Found, names: list[str], results: list[ScriptResult], costs: Machine) -> None:
-    from btrfs_model.scripts.answer import beside, compared, regions
+def _tables(one: Found, names: list[str], results: list[ScriptResult]) -> None:
+    import pandas as pd
+
+    from btrfs_model.scripts.answer import beside, regions, rows
 
     sys.stdout.flush()
-    sides = [regions(result, costs) for result in results]
-    if any(sides):
-        click.echo(f"\nBetween readings of the clock, on {costs.name}:")
-    if len(sides) == 1:
-        for region in sides[0]:
-            click.echo(f"  {_where(region)}: {_told(region)} ({region.what})")
-    else:
-        for first, second, value in compared(*sides):
-            shown = (
-                "not told"
-                if value is None or value.untold
-                else (f"{value.value:.3g} times ({value.low:.3g} to {value.high:.3g})")
-            )
-            click.echo(f"  {_where(second)}: {_told(first)} on {names[0]}, {_told(second)} on "
-                       f"{names[1]}: {shown} ({second.what})")  # fmt: skip
-            if value is not None and value.untold:
-                click.echo(f"    {value.untold}")
-    for region in sides[-1]:
-        if region.uncounted:
-            click.echo(f"  {_where(region)}: without a cost, and in no time: "
-                       f"{', '.join(region.uncounted)}")  # fmt: skip
+    told = rows(names, [regions(result) for result in results])
+    if told:
+        click.echo(f"\nBetween readings of the clock, on {results[0].machine.name}:")
+        compares = len(names) > 1
+        columns = ["lines", *names, *(["ratio"] if compares else []), "depends on", "calls"]
+        cells = [(row.lines, *row.times, *([row.ratio] if compares else []), row.depends, row.what)
+                 for row in told]  # fmt: skip
+        print_table(pd.DataFrame(cells, columns=columns))
+    for row in told:
+        if row.why:
+            click.echo(f"lines {row.lines}, ratio not told: {row.why}")
     if one.printed:
         _beside(
             {
@@ -214,15 +230,6 @@ def _tables(one: Found, names: list[str], results: list[ScriptResult], costs: Ma
                 for name, result in zip(names, results, strict=True)
             }
         )
-
-
-def _where(region: Region) -> str:
-    first, last = region.lines
-    return f"line {last}" if first == last else f"lines {first} to {last}"
-
-
-def _told(region: Region) -> str:
-    return "no time" if region.time is None else str(region.time)
 
 
 def _beside(sides: dict[str, list[Line]]) -> None:
@@ -239,7 +246,7 @@ def _beside(sides: dict[str, list[Line]]) -> None:
                 click.echo(f"  printed: {one.printed}")
 
 
-def _as_json(one: Found, names: list[str], results: list[ScriptResult], costs: Machine) -> None:
+def _as_json(one: Found, names: list[str], results: list[ScriptResult]) -> None:
     from btrfs_model.scripts.answer import beside, regions
 
     sides = []
@@ -252,7 +259,8 @@ def _as_json(one: Found, names: list[str], results: list[ScriptResult], costs: M
                       for line in lines],
             "regions": [{"lines": list(region.lines), "what": region.what,
                          "time": region.time.as_dict() if region.time else None,
-                         "without_cost": list(region.uncounted)}
-                        for region in regions(result, costs)],
+                         "without_cost": list(region.uncounted),
+                         "depends_on": list(region.depends)}
+                        for region in regions(result)],
         })  # fmt: skip
     click.echo(json.dumps({"script": one.text, "line": one.line, "sides": sides}))

@@ -90,7 +90,7 @@ def sweep(
     as_json: bool,
     incomplete: bool,
 ) -> int:
-    """Measure the same in very many cells: a workload, a scenario, a function, over its knobs.
+    """Measure the same in very many cells: of a workload, script, scenario or function.
 
     SPEC.toml says what and over which knobs (docs/sweeps.md). What the store has is not measured
     again, so a sweep that was ended goes on where it was. A cell that fails is noted, and the

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.experiments.workloads.cases import PARAMETERS, Column
+from btrfs_model.experiments.workloads.cases import PARAMETERS, Column, column_of
 from btrfs_model.experiments.workloads.knobs import ON_DEVICE, Knobs
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def column(name: str) -> Column:
     """Return what a column of a table of results holds, also one of a knob that was turned."""
     if name in COLUMNS:
         return COLUMNS[name]
-    return next(found for prefix, found in _KNOBS.items() if name.startswith(prefix))
+    knobs = (found for prefix, found in _KNOBS.items() if name.startswith(prefix))
+    return next(knobs, column_of(name))
 
 
 def frame(replays: Iterable[Replay]) -> pd.DataFrame:
@@ -72,8 +73,10 @@ def frame(replays: Iterable[Replay]) -> pd.DataFrame:
     rows = [_row(one, figure) for one in replays for figure in one.outcome.figures]
     found = {name for row in rows for name in row}
     turned = sorted(name for name in found if name.startswith(tuple(_KNOBS)))
+    variables = dict.fromkeys(name for row in rows for name in row
+                              if name not in COLUMNS and name not in turned)  # fmt: skip
     names = [
-        *_BEFORE, *(name for name in PARAMETERS if name in found), *turned, *_AFTER,
+        *_BEFORE, *variables, *(name for name in PARAMETERS if name in found), *turned, *_AFTER,
     ]  # fmt: skip
     table = pd.DataFrame(rows, columns=names)
     return table.astype({name: column(name).dtype for name in names if name not in turned})

@@ -23,7 +23,7 @@ from btrfs_model.experiments.commits import Message, Reported, ratio_of
 from btrfs_model.experiments.numbers import number, ratio_text, times
 from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.times import Judged, Speedup
-from btrfs_model.experiments.workloads.cases import PARAMETERS
+from btrfs_model.experiments.workloads.cases import case_words
 
 BOTH: Final = "agrees"
 SMALLER: Final = "smaller"
@@ -264,11 +264,7 @@ def _run(one: Judged) -> str:
 
 def words_of(where: Mapping[str, int | str]) -> str:
     """Name what a time depends on: ``60,000 files``, ``cold``."""
-    return ", ".join(
-        PARAMETERS[name].words.format(value)
-        for name, value in where.items()
-        if PARAMETERS[name].words and value
-    )
+    return ", ".join(case_words(where))
 
 
 def case(message: Message, after: Reported, before: Reported | None = None) -> str:

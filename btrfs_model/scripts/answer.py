@@ -6,11 +6,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.cost.machine import Machine, NoCostError, Prediction, Ratio, predict, ratio
+import pandas as pd
+
+from btrfs_model.cost.machine import NoCostError, Prediction, Ratio, predict, ratio
+from btrfs_model.scripts.steps import Reading
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.run import ScriptResult
@@ -34,41 +38,184 @@ class Region:
         Of the two readings.
     what : str
         Calls in it.
+    work : mapping
+        What was counted in them.
+    waits : float
+        Nanoseconds of waiting for the device.
     time : Prediction, optional
         What they take; None where nothing of their work has a cost.
     uncounted : tuple of str
-        Calls in it that have no cost.
+        Calls in it that have no cost, and parts of others that have none.
+    depends : tuple of str
+        What the time depends on besides the work, in a few words each.
     """
 
     lines: tuple[int, int]
     what: str
+    work: Mapping[str, int]
+    waits: float
     time: Prediction | None
     uncounted: tuple[str, ...]
+    depends: tuple[str, ...]
+
+    @property
+    def where(self) -> str:
+        """Its lines, for people."""
+        first, last = self.lines
+        return str(last) if first == last else f"{first} to {last}"
+
+    @property
+    def title(self) -> str:
+        """What it is called, for people."""
+        return f"{'line' if self.lines[0] == self.lines[1] else 'lines'} {self.where}"
 
 
-def regions(result: ScriptResult, machine: Machine) -> list[Region]:
+def regions(result: ScriptResult) -> list[Region]:
     """Return the timed regions of a script, in their order."""
+    found = [_between(result, start, end) for start, end in pairwise(result.readings)]
+    return [one for one in found if one is not None]
+
+
+def whole(result: ScriptResult) -> Region | None:
+    """Return all that a script did as one region; None where it called nothing."""
+    lines = [one.line for one in result.calls]
+    start = Reading(min(lines, default=1), 0.0, 0, 0)
+    return _between(result, start, Reading(max(lines, default=1), 0.0, len(lines), 0))
+
+
+def _between(result: ScriptResult, start: Reading, end: Reading) -> Region | None:
+    """Return what is between two readings; None where nothing was called."""
+    calls = result.calls[start.calls : end.calls]
+    if not calls:
+        return None
+    work: Counter[str] = Counter()
+    for one in calls:
+        work.update(one.work)
+    names = Counter(one.what.split(" ")[0] for one in calls)
+    told = [f"{count:,} {name}" if count > 1 else name for name, count in names.items()]
+    shown = ", ".join(told[:_SEVERAL]) + (" ..." if len(told) > _SEVERAL else "")
+    waits = sum(one.waits for one in calls)
+    without = sorted({one.what.split(" ")[0] for one in calls if one.seconds is None})
+    try:
+        time = predict(result.machine, work, waits)
+        without += time.without
+    except NoCostError:
+        time = None
+    depends = _depends(work, end.commits - start.commits, waits, result.device, without)
+    lines = start.line, end.line
+    return Region(lines, shown, dict(work), waits, time, tuple(without), depends)
+
+
+def _depends(
+    work: Mapping[str, int], commits: int, waits: float, device: str, uncounted: Sequence[str]
+) -> tuple[str, ...]:
+    """Say what a time depends on besides the work that has a cost."""
+    told = []
+    syncs = bool(work.get("btrfs_sync_log"))
+    if waits:
+        told.append(f"device {device}")
+    elif (syncs or commits) and not device:
+        told.append("no device named: not waited for")
+    if commits:
+        told.append("1 commit" if commits == 1 else f"{commits:,} commits")
+        told[-1] += ", not waited for" if device else ""
+    sends = bool(work.get("send_cmd"))
+    if syncs or sends:
+        told.append("no worker")
+    if sends:
+        told.append("no pipe")
+    if uncounted:
+        told.append(f"without a cost: {', '.join(uncounted)}")
+    return tuple(told)
+
+
+def region_table(found: Sequence[Region]) -> pd.DataFrame:
+    """Return regions as a table."""
+    times = [(None,) * 3 if one.time is None else (one.time.seconds, one.time.low, one.time.high)
+             for one in found]  # fmt: skip
+    return pd.DataFrame({
+        "first": pd.Series([one.lines[0] for one in found], dtype="int64"),
+        "last": pd.Series([one.lines[1] for one in found], dtype="int64"),
+        "what": pd.Series([one.what for one in found], dtype="str"),
+        **{name: pd.Series([time[at] for time in times], dtype="float64")
+           for at, name in enumerate(("seconds", "low", "high"))},
+        "depends_on": pd.Series(["; ".join(one.depends) for one in found], dtype="str"),
+    })  # fmt: skip
+
+
+def tables(names: Sequence[str], results: Sequence[ScriptResult]) -> dict[str, pd.DataFrame]:
+    """Return the ``steps`` and ``regions`` of a script on one kernel or more as plain tables.
+
+    The kernel is a column, `behaviour`, and so is each counter of the work.
+    """
+    steps, found = [], []
+    for name, result in zip(names, results, strict=True):
+        calls = result.steps
+        work = pd.DataFrame(calls.pop("work").tolist(), index=calls.index)
+        steps.append(pd.concat([calls, work], axis=1).assign(behaviour=name))
+        found.append(result.regions.assign(behaviour=name))
+    together = pd.concat(steps, ignore_index=True)
+    first = ["behaviour", "line", "what", "seconds", "bytes", "errno"]
+    counters = sorted(set(together.columns) - set(first))
+    together[counters] = together[counters].fillna(0).astype("int64")
+    both = pd.concat(found, ignore_index=True)
+    return {
+        "steps": together[[*first, *counters]],
+        "regions": both[["behaviour", *both.columns.drop("behaviour")]],
+    }
+
+
+@dataclass(frozen=True)
+class Row:
+    """A timed region on one kernel or on two, in words.
+
+    Attributes
+    ----------
+    lines : str
+        Of the script.
+    times : tuple of str
+        On each kernel.
+    ratio : str
+        How many times as long before, with its interval; empty where there is one kernel.
+    why : str
+        Why the ratio is not told.
+    depends : str
+        What the times depend on.
+    what : str
+        Calls in it.
+    """
+
+    lines: str
+    times: tuple[str, ...]
+    ratio: str
+    why: str
+    depends: str
+    what: str
+
+
+def rows(names: Sequence[str], sides: Sequence[Sequence[Region]]) -> list[Row]:
+    """Set the regions of one kernel or of two beside each other, in words."""
+    if len(sides) == 1:
+        return [Row(one.where, (_time(one),), "", "", _words(one), one.what) for one in sides[0]]
     found = []
-    for (line, _, first), (other, _, last) in zip(
-        result.readings, result.readings[1:], strict=False
-    ):
-        calls = result.calls[first:last]
-        if not calls:
-            continue
-        work: Counter[str] = Counter()
-        for one in calls:
-            work.update(one.work)
-        names = Counter(one.what.split(" ")[0] for one in calls)
-        told = [f"{count:,} {name}" if count > 1 else name for name, count in names.items()]
-        shown = ", ".join(told[:_SEVERAL]) + (" ..." if len(told) > _SEVERAL else "")
-        waits = sum(one.waits for one in calls)
-        try:
-            time = predict(machine, work, waits)
-        except NoCostError:
-            time = None
-        without = tuple(sorted({one.what.split(" ")[0] for one in calls if one.seconds is None}))
-        found.append(Region((line, other), shown, time, without))
+    for first, second, value in compared(*sides):
+        depends = _words(second)
+        if first.depends != second.depends:
+            depends = f"{names[0]}: {_words(first)}; {names[1]}: {depends}"
+        told = value is not None and not value.untold
+        times = (_time(first), _time(second))
+        why = value.untold if value is not None else ""
+        ratio_told = str(value) if told else "not told"
+        found.append(Row(second.where, times, ratio_told, why, depends, second.what))
     return found
+
+
+def _time(region: Region) -> str:
+    return "no time" if region.time is None else str(region.time)
+
+
+def _words(region: Region) -> str:
+    return "; ".join(region.depends) or "work alone"
 
 
 def compared(

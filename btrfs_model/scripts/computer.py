@@ -7,22 +7,20 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from tempfile import _TemporaryFileWrapper
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.base.counters import counting
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.device import Device as DiskModel
-from btrfs_model.cost.machine import Machine, NoCostError, predict
-from btrfs_model.mount.mount import START as MOUNT_START
+from btrfs_model.cost.machine import Machine
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
 from btrfs_model.scripts.find import DEVICE
 from btrfs_model.scripts.mounted import Mounted, MountedFile
+from btrfs_model.scripts.steps import Reading, Record
 from btrfs_model.shell.jobs import Jobs
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Null, Stream
@@ -30,8 +28,6 @@ from btrfs_model.shell.streams import Null, Stream
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Builtin, Shell
 
-START: Final = MOUNT_START / 1e9
-"""Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""
 _BUILTIN: Final = {"true", "false", "echo", "printf", "test", "[", "kill", "pwd"}
 """Programs that bash has itself."""
 _FEATURES: Final = ("big_metadata", "compress_lzo", "compress_zstd", "default_subvol",
@@ -70,21 +66,11 @@ class Device:
     """Whether what is written is lost: `crashed` has what was written before."""
     clock: int = 0
     """Nanoseconds since 1970 when it was mounted last."""
+    transid: int = 0
+    """The transaction that runs, when commits were counted last."""
 
 
-@dataclass
-class Step:
-    """A call of a program on a filesystem: its work, and what it takes."""
-
-    line: int
-    what: str
-    seconds: float | None
-    work: dict[str, int]
-    waits: float = 0.0
-    """Nanoseconds of waiting for the device."""
-
-
-class Computer:
+class Computer(Record):
     """What a script acts on.
 
     Parameters
@@ -112,8 +98,9 @@ class Computer:
         program: Callable[[str], Callable[[Computer, Shell, list[str]], int] | None],
         disk: DiskModel | None = None, collects: bool = True, jobs_order: int = 0,
     ) -> None:  # fmt: skip
+        super().__init__(costs)
         self.collects = collects
-        self.behaviour, self.costs, self.size, self.disk = behaviour, costs, size, disk
+        self.behaviour, self.size, self.disk = behaviour, size, disk
         self.left, self.program = steps, program
         self.jobs, self._turn = Jobs(self, jobs_order), 0
         self.tree = Tree()
@@ -122,12 +109,8 @@ class Computer:
         """Devices of the device mapper: whether the table that was loaded loses writes."""
         self.mounts: dict[str, Mounted] = {}
         self.umask = 0o22
-        self.now = START
-        self.line = 0
-        self.steps: list[Step] = []
-        self.readings: list[tuple[int, float, int]] = []
         self.cwd = "/root"
-        self._pipes = 0
+        self._pipes = self._commits = 0
         self._last: Mounted | None = None
         for folder in ("bin", "dev/mapper", "etc", "home", "mnt", "opt", "proc/sys/vm", "root",
                        "mnt/x", "run", "sys/fs/btrfs/features", "tmp", "usr/bin",
@@ -302,7 +285,10 @@ class Computer:
         path = self.absolute(path)
         found = self.place(path)
         if found is not None:
-            return MountedFile(found[0], found[1], mode, bits & ~self.umask)
+            try:
+                return MountedFile(found[0], found[1], mode, bits & ~self.umask)
+            except OSError as error:
+                raise self.refused("open", error) from None
         special = _SPECIAL.get(path)
         if special is not None:
             return special()
@@ -320,10 +306,13 @@ class Computer:
     def put(self, path: str, data: bytes) -> None:
         """Write a whole file, as ``> path`` does; files of one directory are made together."""
         found = self.place(path)
-        if found is not None:
-            found[0].put(found[1], data)
-        else:
+        if found is None:
             self.open(path, "w").write(data)
+            return
+        try:
+            found[0].put(found[1], data)
+        except OSError as error:
+            raise self.refused("open", error) from None
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a file."""
@@ -390,7 +379,9 @@ class Computer:
         if not seen.is_dir:
             raise fail(errno.ENOTDIR, where)
         mounted = Mounted(device, self.absolute(source), where, self)
+        self.count_commits()
         mounted.begin(options)
+        device.transid = mounted.fs.transid
         self.mounts[where] = mounted
         self._last = None
 
@@ -401,18 +392,34 @@ class Computer:
         if any(one is not mounted and one.where.startswith(mounted.where + "/")
                for one in self.mounts.values()):  # fmt: skip
             raise fail(errno.EBUSY, mounted.where)
+        self.count_commits()
         mounted.end()
         del self.mounts[mounted.where]
         self._last = None
 
     def crash(self) -> None:
         """Lose what is not on the devices, and mount again what was mounted."""
+        self.count_commits()
         before = list(self.mounts.values())
         self.mounts, self._last = {}, None
         for mounted in before:
             mounted.crash()
         if any((self.cwd + "/").startswith(one.where + "/") for one in before):
             self.cwd = "/root"
+
+    def region(self) -> None:
+        """Note that the clock is read: what came between two readings is a region."""
+        self.flush()
+        self.count_commits()
+        self.readings.append(Reading(self.line, self.now, len(self.steps), self._commits))
+
+    def count_commits(self) -> None:
+        """Count the transactions that were committed since this was called last."""
+        for device in self.devices.values():
+            if device.filesystem is not None and device.transid:
+                now = device.filesystem.transid
+                self._commits += max(0, now - device.transid)
+                device.transid = now
 
     def message(self, data: bytes) -> None:
         """Keep what is written to the kernel's log."""
@@ -427,34 +434,6 @@ class Computer:
         lines = [f"{one.source} {one.where} btrfs {one.shown()} 0 0\n"
                  for one in self.mounts.values()]  # fmt: skip
         return "".join(lines).encode()
-
-    # ------------------------------------------------------------------------------- times --
-
-    def region(self) -> None:
-        """Note that the clock is read: what came between two readings is a region."""
-        self.readings.append((self.line, self.now, len(self.steps)))
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[Step]:
-        """Count the work of a call, and let the clock go on by what it takes."""
-        step = Step(self.line, what, None, {})
-        with counting() as work:
-            yield step
-        step.work = {**work, **step.work}
-        try:
-            found = predict(self.costs, step.work, step.waits)
-            step.seconds = found.seconds
-            self.now += found.seconds
-        except NoCostError:
-            pass
-        self.steps.append(step)
-
-    def wait(self, step: Step, nanoseconds: float | Callable[[float], float]) -> None:
-        """Add what a call waits for the device."""
-        computed = step.seconds or 0.0
-        step.waits = nanoseconds(computed) if callable(nanoseconds) else nanoseconds
-        step.seconds = computed + step.waits / 1e9
-        self.now += step.waits / 1e9
 
 
 class _Zeros(Null):

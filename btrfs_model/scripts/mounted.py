@@ -57,7 +57,7 @@ class Mounted:
         self._folder = ""
         self._names: list[str] = []
         self._data = b""
-        self._mode = 0
+        self._mode = self._line = 0
         self._known: set[str] = set()
         self._known_of: str | None = None
 
@@ -154,12 +154,11 @@ class Mounted:
 
     def collect(self, path: str, data: bytes, mode: int) -> bool:
         """Keep a new file, to be made with others; return False where it is none."""
-        if not self.computer.collects:
+        if not self.computer.collects or self.is_read_only:
             return False
         folder, _, name = path.rpartition("/")
         if folder != self._known_of or data != self._data or mode != self._mode:
             self.flush()
-            self.may_write(path)
             parent = self.inode(folder)
             if not parent.is_dir:
                 raise fail(errno.ENOTDIR, path)
@@ -171,6 +170,8 @@ class Mounted:
         if not name or name in self._known or (len(self._names) < _MANY and self._is_there(path)):
             self.flush()
             return False
+        if not self._names:
+            self._line = self.computer.line
         self._known.add(name)
         self._names.append(name)
         return True
@@ -192,7 +193,8 @@ class Mounted:
         fs = self._made
         folder = self.inside(self._folder)
         try:
-            with self.computer.timed(f"create {len(names):,} files"):
+            with self.computer.timed(f"create {len(names):,} files", self._line) as step:
+                step.bytes = len(names) * len(self._data)
                 if self._data:
                     fs.write_files(folder, names, self._data, self._mode)
                 else:
@@ -209,7 +211,8 @@ class Mounted:
     def may_write(self, path: str) -> None:
         """See that the mount can be written to."""
         if self.is_read_only:
-            raise fail(errno.EROFS, path)
+            error = fail(errno.EROFS, path)
+            raise self.computer.refused("refused (read-only mount)", error)
 
     def inode(self, path: str, *, follow: bool = True) -> LiveInode:
         """Return the inode of a path, with nothing counted."""
@@ -286,19 +289,23 @@ class MountedFile(Stream):
             if mode == "r" or error.errno != errno.ENOENT:
                 raise
             mounted.may_write(path)
-            fs.create(name, bits)
+            with mounted.computer.timed("create"):
+                fs.create(name, bits)
             return
         if stat.S_ISDIR(seen.mode) and mode != "r":
             raise fail(errno.EISDIR, path)
         if mode != "r":
             mounted.may_write(path)
         if mode == "w" and seen.size:
-            fs.truncate(name, 0)
+            with mounted.computer.timed("truncate"):
+                fs.truncate(name, 0)
 
     def read(self, size: int = -1) -> bytes:
         """Read from the place on."""
         fs, name = self.mounted.fs, self.mounted.inside(self.path)
-        found = fs.read(name, self.at, None if size < 0 else size)
+        with self.mounted.computer.timed("read") as step:
+            found = fs.read(name, self.at, None if size < 0 else size)
+            step.bytes = len(found)
         self.at += len(found)
         return found
 
@@ -320,7 +327,8 @@ class MountedFile(Stream):
         fs, name = self.mounted.fs, self.mounted.inside(self.path)
         if self.mode == "a":
             self.at = self.mounted.stat(self.path).size
-        done = (fs.write_direct if self.direct else fs.write)(name, self.at, data)
+        with self.mounted.computer.timed("write") as step:
+            done = step.bytes = (fs.write_direct if self.direct else fs.write)(name, self.at, data)
         self.at += done
         if done < len(data):
-            raise fail(errno.ENOSPC, self.path)
+            raise self.mounted.computer.refused("write", fail(errno.ENOSPC, self.path))

@@ -18,9 +18,11 @@ from btrfs_model.cost.device import load as load_device
 from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.machine import chosen as chosen_machine
 from btrfs_model.patches import KERNEL
-from btrfs_model.scripts.computer import Computer, Step
+from btrfs_model.scripts.answer import region_table, regions
+from btrfs_model.scripts.computer import Computer
 from btrfs_model.scripts.host import program
 from btrfs_model.scripts.mounted import CollectedError
+from btrfs_model.scripts.steps import Reading, Step
 from btrfs_model.shell import compile as compiler
 from btrfs_model.shell.bash import bash
 from btrfs_model.shell.parse import ShellSyntaxError
@@ -60,8 +62,12 @@ class ScriptResult:
         Each alone.
     calls : list of Step
         Calls on filesystems, in their order.
-    readings : list of tuple
-        Readings of the clock: line, time, and how many calls were before.
+    readings : list of Reading
+        Readings of the clock.
+    machine : Machine
+        Whose unit costs moved the clock.
+    device : str
+        What logs were written to; empty where nothing was waited for.
     filesystems : dict
         By the names of their devices: what is on them in the end.
     """
@@ -71,7 +77,9 @@ class ScriptResult:
     stdout: bytes
     stderr: bytes
     calls: list[Step]
-    readings: list[tuple[int, float, int]] = field(default_factory=list)
+    readings: list[Reading]
+    machine: Machine
+    device: str = ""
     filesystems: dict[str, WritableFilesystem] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -85,12 +93,30 @@ class ScriptResult:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """The calls: ``line``, ``what``, ``seconds`` (NaN where work has no cost), ``work``."""
+        """The calls on filesystems, a row each; files that a loop makes together are one.
+
+        Columns ``line``, ``what``, ``seconds`` (NaN where work has no cost), ``bytes`` (of data
+        that were read, written, sent or received; 0 where none), ``errno`` (0, or that of the error
+        which the call returned), ``work``.
+        """
+        calls = self.calls
         return pd.DataFrame({
-            "line": [one.line for one in self.calls], "what": [one.what for one in self.calls],
-            "seconds": [float("nan") if one.seconds is None else one.seconds for one in self.calls],
-            "work": [one.work for one in self.calls],
+            "line": pd.Series([one.line for one in calls], dtype="int64"),
+            "what": pd.Series([one.what for one in calls], dtype="str"),
+            "seconds": pd.Series([one.seconds for one in calls], dtype="float64"),
+            "bytes": pd.Series([one.bytes for one in calls], dtype="int64"),
+            "errno": pd.Series([one.errno for one in calls], dtype="int64"),
+            "work": [one.work for one in calls],
         })  # fmt: skip
+
+    @property
+    def regions(self) -> pd.DataFrame:
+        """What is between two readings of the clock (``date``, ``time``), a row each.
+
+        Columns ``first`` and ``last`` (the lines), ``what``, ``seconds`` with ``low`` and ``high``,
+        its 90 % interval (NaN where nothing of the work has a cost), ``depends_on``.
+        """
+        return region_table(regions(self))
 
 
 class _Both(Sink):
@@ -114,7 +140,7 @@ def script(
     machine: str | Machine | None = None,
     size: int = SIZE,
     steps: int = STEPS,
-    device: str = "",
+    device: str | Device = "",
     stdin: bytes = b"",
     output: Stream | None = None,
     folder: str | os.PathLike[str] | None = None,
@@ -138,9 +164,9 @@ def script(
         Bytes of a device that comes into being when the script names it.
     steps : int
         Commands that the script may run.
-    device : str
-        What a log is written to, a name or a file as for ``btrfs-model replay --device``; without
-        it nothing is waited for.
+    device : str or Device
+        What a log is written to: the device, a name, or a file as for ``btrfs-model replay
+        --device``; without it nothing is waited for.
     stdin : bytes
         Its standard input.
     output : Stream, optional
@@ -167,7 +193,7 @@ def script(
     """
     chosen = _Chosen(
         text, arguments, Behaviour.parse(behaviour), chosen_machine(machine), size, steps,
-        load_device(device) if device else None, stdin,
+        load_device(device) if isinstance(device, str) and device else device or None, stdin,
         None if folder is None else Path(folder), name, variables or {}, jobs_order,
     )  # fmt: skip
     common = output or Sink()
@@ -237,7 +263,8 @@ def _run(chosen: _Chosen, common: Stream, written: Sink, *, collects: bool) -> S
     filesystems = {path: device.filesystem for path, device in computer.devices.items()
                    if device.filesystem is not None}  # fmt: skip
     return ScriptResult(status, bytes(written.data), bytes(streams[0].data), bytes(streams[1].data),
-                        computer.steps, computer.readings, filesystems)  # fmt: skip
+                        computer.steps, computer.readings, chosen.costs,
+                        "" if chosen.disk is None else chosen.disk.name, filesystems)  # fmt: skip
 
 
 class _Rest(Stream):

@@ -216,12 +216,16 @@ def _test(node: Node) -> Run:
 def _time(node: Node) -> Run:
     run = statement(node["Stmt"]) if node.get("Stmt") else (lambda shell: 0)
     posix = node.get("PosixFormat", False)
+    line = line_of(node)
 
     def timed(shell: Shell) -> int:
+        shell.world.step(line)
+        shell.world.region()
         began = shell.world.clock()
         try:
             return run(shell)
         finally:
+            shell.world.region()
             took = shell.world.clock() - began
             if posix:
                 told = f"real {took:.2f}\nuser 0.00\nsys 0.00\n"

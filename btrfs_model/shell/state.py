@@ -127,6 +127,9 @@ class World(Protocol):
     def clock(self) -> float:
         """Return the time, in seconds."""
 
+    def region(self) -> None:
+        """Do what was collected, and note that the script reads the clock."""
+
     def pass_time(self, seconds: float) -> None:
         """Let time go by."""
 
@@ -385,11 +388,23 @@ LETTERS: Final = {"e": "errexit", "f": "noglob", "h": "hashall", "n": "noexec", 
                   "P": "physical"}  # fmt: skip
 """Options of ``set`` that have a letter."""
 
+
+def _read_clock(shell: Shell) -> float:
+    shell.world.region()
+    return shell.world.clock()
+
+
+def _seconds(shell: Shell) -> int:
+    """Return ``$SECONDS``: loops ask for it in each turn, and time nothing by it."""
+    shell.world.flush()
+    return int(shell.world.clock() - shell.began)
+
+
 _SPECIAL: Final[dict[str, Callable[[Shell], str]]] = {
     "RANDOM": lambda shell: str(shell.random.next()),
-    "SECONDS": lambda shell: str(int(shell.world.clock() - shell.began)),
-    "EPOCHSECONDS": lambda shell: str(int(shell.world.clock())),
-    "EPOCHREALTIME": lambda shell: f"{shell.world.clock():.6f}",
+    "SECONDS": lambda shell: str(_seconds(shell)),
+    "EPOCHSECONDS": lambda shell: str(int(_read_clock(shell))),
+    "EPOCHREALTIME": lambda shell: f"{_read_clock(shell):.6f}",
     "LINENO": lambda shell: str(shell.line),
     "PWD": lambda shell: shell.world.cwd,
     "BASHPID": lambda shell: str(1000 + shell.level),

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import csv
+import errno
+import json
 import mmap
 import runpy
 import subprocess
@@ -211,8 +213,8 @@ def test_the_clock_tells_predictions(tmp_path: Path) -> None:
         "mkdir /mnt/sdb/d; for ((i=0;i<2000;i++)); do echo -n > /mnt/sdb/d/f$i; done\n"
         "a=$(date +%s%N)\nxfs_io -c fsync /mnt/sdb/d\nb=$(date +%s%N); echo $((b - a))\n"
     )
-    results = [bm.script(script, behaviour=one, device="samsung-850-evo")
-               for one in ("v5.16", "v5.16 + log-dir-index-only")]  # fmt: skip
+    sides = ("v5.16", "v5.16 + log-dir-index-only")
+    results = [bm.script(script, behaviour=one, device="samsung-850-evo") for one in sides]
     took = [int(result.stdout) for result in results]
     assert took[0] > took[1] > 0
     calls = results[0].steps
@@ -223,7 +225,9 @@ def test_the_clock_tells_predictions(tmp_path: Path) -> None:
                                    "--behaviour", "v5.16 + log-dir-index-only", "--device",
                                    "samsung-850-evo"], catch_exceptions=False)  # fmt: skip
     assert ran.exit_code == 0
-    assert " times (" in ran.output
+    heading, row = (line.split("\t") for line in ran.output.splitlines()[-2:])
+    assert heading == ["lines", *sides, "ratio", "depends on", "calls"]
+    assert row[3:] == ["1.32 (1.18 to 1.5)", "device samsung-850-evo; no worker", "fsync"]
 
 
 def test_a_filesystem_outlives_its_script(tmp_path: Path) -> None:
@@ -233,6 +237,123 @@ def test_a_filesystem_outlives_its_script(tmp_path: Path) -> None:
     assert ran.exit_code == 0
     with bm.open(tmp_path / "images/dev-sdb.img") as fs:
         assert fs.read_file(5, "f") == b"data\n"
+
+
+# ------------------------------------------------------------------------------------- steps --
+
+STEPS = (
+    MADE
+    + """cd /mnt/sdb; mkdir d
+for ((i = 0; i < 1000; i++)); do
+    echo abc > /mnt/sdb/d/f$i
+done
+mkdir e; mkdir e; echo more >> d/f1; cat d/f1 > /dev/null
+xfs_io -f -c 'pwrite -q 0 8K' -c 'mmap 0 8K' -c 'mwrite 0 4K' -c 'fpunch 0 4G' e/x
+cat e; cat d/none; echo x > e; rmdir d
+btrfs subvolume snapshot -r . s; btrfs send -q -f /tmp/s s; echo x > s/new
+mkdir r; btrfs receive -q -f /tmp/s r; btrfs receive -q -f /tmp/s r
+mount -o remount,ro /dev/sdb; echo y > d/f1; mkdir f; xfs_io -c 'pwrite 0 1' d/f1
+"""
+)
+
+
+@pytest.mark.claim(
+    "A row of a script's steps has the bytes that a call read, wrote or sent, and its errno, also "
+    "where a loop's calls are made together.",
+    judge="unit",
+)
+def test_bytes_and_errors_of_calls() -> None:
+    result = bm.script(STEPS)
+    steps = result.steps
+    size = len(bm.script(STEPS + "cat /tmp/s\n").stdout) - len(result.stdout)
+    told = [tuple(row) for row in steps[["line", "what", "bytes", "errno"]].itertuples(index=False)]
+    assert told == [
+        (2, "mkdir", 0, 0), (4, "create 1,000 files", 4000, 0), (6, "mkdir", 0, 0),
+        (6, "mkdir", 0, errno.EEXIST), (6, "write", 5, 0), (6, "read", 9, 0), (6, "read", 0, 0),
+        (7, "create", 0, 0), (7, "pwrite", 8192, 0), (7, "mwrite", 4096, 0), (7, "fallocate", 0, 0),
+        (8, "open", 0, errno.ENOENT), (8, "open", 0, errno.EISDIR),
+        (8, "rmdir", 0, errno.ENOTEMPTY),
+        (9, "subvolume snapshot", 0, 0), (9, "send s", size, 0), (9, "create", 0, errno.EROFS),
+        (10, "mkdir", 0, 0), (10, "receive", size, 0), (10, "receive", size, errno.EEXIST),
+        *[(11, "refused (read-only mount)", 0, errno.EROFS)] * 3,
+    ]  # fmt: skip
+    assert steps.seconds[steps.errno == errno.EROFS].isna().all()
+
+
+def test_what_a_call_inside_another_does_is_counted_once() -> None:
+    """A call that waits for files which were collected, or that syncs itself."""
+    loop = "for ((i = 0; i < 1000; i++)); do echo -n > /mnt/sdb/f$i; done; "
+    alone, both = (bm.script(MADE + loop + one).steps for one in ("", "mkdir /mnt/sdb/d"))
+    assert both.what.tolist() == ["create 1,000 files", "mkdir"]
+    assert both.work[0] == alone.work[0]
+    assert sum(both.work[1].values()) < 20
+    synced = bm.script(MADE + "xfs_io -f -s -c 'pwrite 0 8K' /mnt/sdb/f").steps
+    assert synced.what.tolist() == ["create", *["fsync /mnt/sdb/f"] * 2, "pwrite"]
+    assert "btrfs_log_inode" in synced.work[2]
+    assert "btrfs_log_inode" not in synced.work[3]
+
+
+def test_a_write_that_ends_early() -> None:
+    steps = bm.script(MADE + "cd /mnt/sdb; head -c 200M /dev/zero > f; cat g", size=128 << 20).steps
+    write, rest, missing = steps.iloc[-3:].itertuples()
+    assert (write.what, write.errno) == ("write", 0)
+    assert 0 < write.bytes < 128 << 20
+    assert (rest.what, rest.bytes, rest.errno) == ("write", 0, errno.ENOSPC)
+    assert (missing.what, missing.errno) == ("open", errno.ENOENT)
+
+
+# ----------------------------------------------------------------------------------- regions --
+
+REGIONS = (
+    MADE
+    + """a=$(date)
+for ((i = 0; i < 100; i++)); do echo -n > /mnt/sdb/f$i; done
+sync
+mkdir /mnt/sdb/d; b=$EPOCHREALTIME
+xfs_io -c fsync /mnt/sdb/d
+c=$(date); chmod 600 /mnt/sdb/f1; sync; echo x >> /mnt/sdb/f2; echo y >> /mnt/sdb/f2; d=$(date)
+btrfs subvolume snapshot -r /mnt/sdb /mnt/sdb/s
+time btrfs send -f /tmp/s /mnt/sdb/s
+"""
+)
+
+
+@pytest.mark.claim(
+    "A timed region of a script says what its time depends on: device, commits, worker, pipe, "
+    "calls without a cost.",
+    judge="unit",
+)
+def test_what_a_time_depends_on(tmp_path: Path) -> None:
+    result = bm.script(REGIONS)
+    unnamed = "no device named: not waited for"
+    assert result.regions.depends_on.tolist() == [
+        f"{unnamed}; 1 commit", f"{unnamed}; no worker",
+        f"{unnamed}; 1 commit; without a cost: write", f"{unnamed}; 1 commit", "no worker; no pipe",
+    ]  # fmt: skip
+    assert result.regions[["first", "last"]].to_numpy().tolist() == [
+        [2, 5], [5, 7], [7, 7], [7, 9], [9, 9]
+    ]  # fmt: skip
+    named = bm.script(REGIONS, device="samsung-850-evo").regions
+    assert named.depends_on.tolist()[:2] == [
+        "1 commit, not waited for", "device samsung-850-evo; no worker",
+    ]  # fmt: skip
+    assert (named.high >= named.seconds).all()
+    assert bm.script(MADE).regions.empty
+    (tmp_path / "s.sh").write_text(REGIONS)
+    ran = CliRunner().invoke(cli, ["script", str(tmp_path / "s.sh")], catch_exceptions=False)
+    assert "lines\tv6.18.44\tdepends on\tcalls\n" in ran.output
+    assert f"\t{unnamed}; 1 commit\t" in ran.output
+    as_json = CliRunner().invoke(cli, ["script", str(tmp_path / "s.sh"), "--json"])
+    [side] = json.loads(as_json.stdout)["sides"]
+    assert side["regions"][1]["depends_on"] == [unnamed, "no worker"]
+
+
+def test_a_region_that_depends_on_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "s.sh").write_text(MADE + "time for i in 1 2; do echo -n > /mnt/sdb/$i; done\n")
+    sides = ["--before", "v5.16", "--after", "v6.18"]
+    ran = CliRunner().invoke(cli, ["script", str(tmp_path / "s.sh"), *sides])
+    assert "\tnot told\twork alone\tcreate\n" in ran.output
+    assert "lines 2, ratio not told: both sides do the same" in ran.output
 
 
 # ------------------------------------------------------------------------------------ folder --
@@ -317,6 +438,10 @@ def test_files_that_cannot_all_be_made_run_one_by_one() -> None:
     assert (begun, ended, count) == ("begun", "ended", turns)
     assert b"Disk quota exceeded" in result.stderr
     assert 0 < int(count) < 10_000
+    *_, made, refused = result.steps.itertuples()
+    assert (made.what, made.line, made.errno) == ("create", 3, 0)
+    assert (refused.what, refused.line, refused.errno) == ("create", 3, errno.EDQUOT)
+    assert (result.steps.what == "create").sum() == int(count) + 1
 
 
 # -------------------------------------------------------------------------- what is shown of it --

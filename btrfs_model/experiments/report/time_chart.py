@@ -19,7 +19,7 @@ from btrfs_model.cost.causes import DEVICE, duration
 from btrfs_model.cost.machine import Machine, Ratio
 from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.times import Judged, Speedup
-from btrfs_model.experiments.workloads.cases import PARAMETERS
+from btrfs_model.experiments.workloads.cases import case_words
 from btrfs_model.experiments.workloads.charts.panels import (
     BAR_INCHES,
     colour,
@@ -163,11 +163,7 @@ def _text(row: Judged | None, seconds: float) -> str:
 
 
 def _words(timed: Timed) -> list[str]:
-    return [
-        PARAMETERS[name].words.format(value)
-        for name, value in timed.case.items()
-        if PARAMETERS[name].words and value
-    ]
+    return case_words(timed.case)
 
 
 def _legend(shown: list[str], one: Replay) -> list[Artist]:
@@ -249,8 +245,7 @@ def _draw_reported(axes: Axes, said: Ratio, place: float) -> None:
 def _case(pair: Speedup) -> str:
     """Name a pair by what differs."""
     if pair.before is None or pair.after is None:
-        words = [PARAMETERS[name].words.format(value) for name, value in pair.where.items()
-                 if name in PARAMETERS and PARAMETERS[name].words and value]  # fmt: skip
+        words = case_words(pair.where)
         return textwrap.fill(", ".join(words) or pair.case, 22 if is_narrow() else 30)
     assert pair.before.timed is not None
     side = pair.after.reported.side

@@ -3,7 +3,8 @@
 
 ::
 
-    workload = "send-utimes"            # or scenario = "run.json", or function = "module:name"
+    workload = "send-utimes"            # or scenario = "run.json", or function = "module:name",
+                                        # or script = "the.sh" with its commit or toggles
     sampler = "grid"
     quantities = ["time"]
 
@@ -36,10 +37,13 @@ from btrfs_model.cost.device import read_toml
 from btrfs_model.experiments.sweep.plan import Plan, plan
 from btrfs_model.experiments.sweep.sensitivity import Conclusion
 from btrfs_model.experiments.sweep.target import Target, target_of
+from btrfs_model.experiments.workloads.own import workload
 
-_TARGETS: Final = ("workload", "function", "scenario")
+_TARGETS: Final = ("workload", "function", "scenario", "script")
+_OF_SCRIPTS: Final[tuple[str, ...]] = ("commit", "toggles")
 _KINDS: Final[dict[str, Any]] = {
-    "title": str, "workload": (str, list), "function": str, "scenario": str, "sampler": str,
+    "title": str, "workload": (str, list), "function": str, "scenario": str, "script": str,
+    "commit": str, "toggles": list, "sampler": str,
     "samples": int, "seed": int, "quantities": list, "knobs": dict, "small": dict,
     "conclusions": dict,
 }  # fmt: skip
@@ -95,7 +99,7 @@ def load(path: str | os.PathLike[str], *, small: bool = False) -> Spec:
         other = found.get("small", {})
         _check(f"{name}: small", other, {key: _KINDS[key] for key in _SMALL})
         found |= {**other, "knobs": {**found.get("knobs", {}), **other.get("knobs", {})}}
-    for key in ("workload", "quantities"):
+    for key in ("workload", "quantities", "toggles"):
         for one in found.get(key, ()):
             if not isinstance(one, str):
                 raise BtrfsModelError(f"{name}: {key}: {one!r} is no text")
@@ -104,8 +108,11 @@ def load(path: str | os.PathLike[str], *, small: bool = False) -> Spec:
     given = [one for one in _TARGETS if one in found]
     if len(given) != 1:
         raise BtrfsModelError(f"{name}: it has one of {', '.join(_TARGETS)}, not {len(given)}")
+    sides: dict[str, Any] = {one: found[one] for one in _OF_SCRIPTS if one in found}
+    if sides and given != ["script"]:
+        raise BtrfsModelError(f"{name}: {', '.join(sides)}: of a script alone")
     try:
-        target = _target(given[0], found[given[0]], Path(name).parent)
+        target = _target(given[0], found[given[0]], Path(name).parent, sides)
         conclusions = [Conclusion.of(*one) for one in found.get("conclusions", {}).items()]
     except BtrfsModelError as error:
         raise BtrfsModelError(f"{name}: {error}") from None
@@ -127,9 +134,11 @@ def _check(place: str, found: Mapping[str, Any], kinds: Mapping[str, Any]) -> No
             raise BtrfsModelError(f"{place}: {key} is {value!r}, which is of another kind")
 
 
-def _target(kind: str, named: Any, folder: Path) -> Target:
+def _target(kind: str, named: Any, folder: Path, sides: Mapping[str, Any]) -> Target:
     if kind == "workload":
         return target_of(named)
+    if kind == "script":
+        return target_of(workload(named, script=folder / named, **sides))
     if kind == "scenario":
         return target_of(os.fspath(folder / named))
     return target_of(_function(named, folder.absolute()))

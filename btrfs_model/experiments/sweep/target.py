@@ -226,7 +226,8 @@ class Workloads:
     def identity(self, name: str, value: Any) -> Any:
         """See :class:`Target`."""
         if name == "workload":
-            return [value, *map(source_of, load(self.workloads[value]).functions())]
+            found = load(self.workloads[value]).functions()
+            return [value, *(one if isinstance(one, str) else source_of(one) for one in found)]
         return _content(value) if name in ("machine", "device") else value
 
     def quantities(self) -> set[str]:

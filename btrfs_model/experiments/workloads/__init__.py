@@ -436,8 +436,11 @@ class Workload:
         """Draw the chart of the report."""
         raise NotImplementedError
 
-    def functions(self) -> tuple[Callable[..., object], ...]:
-        """Return what figures depend on besides the package, for the keys of cells."""
+    def functions(self) -> tuple[Callable[..., object] | str, ...]:
+        """Return what figures depend on besides the package, for the keys of cells.
+
+        Functions stand for their source, a text for itself.
+        """
         return (self.run,)
 
     def sides(self, before: str | None, after: str | None) -> tuple[Side, ...]:

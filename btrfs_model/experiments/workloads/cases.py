@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,5 +51,25 @@ PARAMETERS: Final = {
         "{}",
     ),
     "fsync": Column("Int64", "", "Which fsync of the directory: 1, 2.", "fsync {}"),
+    "lines": Column("string", "", "Lines of a script, between two readings of the clock.",
+                    "lines {}"),
+    "turn": Column("Int64", "", "Which time these lines are come to: 1, 2.", "turn {}"),
 }  # fmt: skip
 """What figures depend on, in the order of the columns; a table has those that it has values of."""
+
+_VARIABLE: Final = Column("Int64", "", "Number of a variable of a script.", "{:,}")
+
+
+def column_of(name: str) -> Column:
+    """Return what a parameter holds; what is none of :data:`PARAMETERS` is a script's variable."""
+    return PARAMETERS.get(name, _VARIABLE)
+
+
+def case_words(where: Mapping[str, int | str]) -> list[str]:
+    """Name what a figure depends on: ``60,000 files``, ``NUM_FILES 1,000``, ``cold``."""
+    words = []
+    for name, value in where.items():
+        told = column_of(name).words
+        if told and value:
+            words.append((f"{name} " if name not in PARAMETERS else "") + told.format(value))
+    return words

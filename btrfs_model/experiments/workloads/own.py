@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
@@ -12,6 +13,7 @@ from weakref import ref
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError, UnknownNameError
 from btrfs_model.behaviour import mount_kernel
+from btrfs_model.experiments.evidence import toggles_of
 from btrfs_model.experiments.workloads import (
     Figure,
     Group,
@@ -22,6 +24,7 @@ from btrfs_model.experiments.workloads import (
     Workload,
     silent,
 )
+from btrfs_model.experiments.workloads.charts.changes import draw_changes
 from btrfs_model.experiments.workloads.knobs import Knobs
 from btrfs_model.experiments.workloads.timed import MEMORY, Timed, yes_no
 from btrfs_model.limits import Limits
@@ -34,20 +37,24 @@ if TYPE_CHECKING:
     from matplotlib import figure
 
 _QUICK = 0.01
-_MOST_BARS = 12
 
 
 @checked
 def workload(
     name: str,
-    build: Callable[..., Filesystem],
-    measure: Callable[..., SendResult | Mapping[str, int]],
-    toggles: str | Iterable[str],
+    build: Callable[..., Filesystem] | None = None,
+    measure: Callable[..., SendResult | Mapping[str, int]] | None = None,
+    toggles: str | Iterable[str] = (),
     *,
     files: int = 10_000,
     summary: str = "",
+    script: str | os.PathLike[str] | None = None,
+    commit: str = "",
+    size: str = "",
 ) -> Workload:
     """Make a workload, which ``bm.replay()`` replays before and after some toggles.
+
+    It is two functions, `build` and `measure`, or a `script`.
 
     Parameters
     ----------
@@ -68,6 +75,16 @@ def workload(
         The size at full scale; ``quick`` is a hundredth.
     summary : str
         A paragraph for the report.
+    script : str or os.PathLike, optional
+        A script for bash, or the path of a file that has one: a script, a mail, a patch, a commit
+        message. It makes its filesystem itself. Knobs are the variables that it sets once, to a
+        number (``NUM_FILES=1000000``); what is counted and timed are its regions between two
+        readings of the clock, or all of it.
+    commit : str
+        Of a script, in place of toggles: it runs right before this commit of the table, and right
+        after it.
+    size : str
+        Of a script, the variable that a scale turns: the first one without it.
 
     Returns
     -------
@@ -79,26 +96,35 @@ def workload(
     ------
     UnknownNameError
         When there is no such toggle.
+    BtrfsModelError
+        For a script that is none, or has no number to turn.
     """
-    slugs = (toggles,) if isinstance(toggles, str) else tuple(toggles)
-    known = {str(patch): patch for patch in Patch}
-    for slug in slugs:
-        if slug not in known:
-            raise UnknownNameError("toggle", slug, Patch)
+    patches = _patches(name, toggles, commit)
+    later = dict.fromkeys(one for patch in patches for one in patch.needed_by)
+    after = " - ".join((KERNEL, *(one for one in later if one not in patches)))
+    if script is not None:
+        if build is not None or measure is not None:
+            raise BtrfsModelError(f"{name}: a script comes without build and measure")
+        # its parser and its jobs are an extra
+        from btrfs_model.experiments.workloads.from_script import script_workload, text_of
 
+        sides = _sides(commit, patches, after)
+        return script_workload(name, text_of(name, script), patches, sides, size, summary)
+    if build is None or measure is None:
+        raise BtrfsModelError(f"{name}: a workload is build and measure, or a script")
+    if commit or size:
+        raise BtrfsModelError(f"{name}: commit and size are of a script")
     takes_build = set(signature(build).parameters)
     takes = {*takes_build, *signature(measure).parameters}
-    later = dict.fromkeys(one for slug in slugs for one in known[slug].needed_by)
-    after = " - ".join((KERNEL, *(one for one in later if one not in slugs)))
     full, quick = Input(None, "", 1.0, {"files": files}), max(1, round(files * _QUICK))
     return _Own(
         name=name,
-        toggles=tuple(known[slug] for slug in slugs),
+        toggles=patches,
         summary=(summary,) if summary else (),
         caveats=(),
         inputs=(Input(None, "", quick / files, {"files": quick}), full),
         headline=(),
-        compared=(Side("before", " - ".join((after, *slugs))), Side("after", after)),
+        compared=_sides("", patches, after),
         groups=(Group("Work"),),
         knobs=tuple(knob for knob in ("limits", "nodesize") if knob in takes),
         keeps=False,
@@ -107,6 +133,28 @@ def workload(
         makes=build,
         asks=measure,
     )
+
+
+def _patches(name: str, toggles: str | Iterable[str], commit: str) -> tuple[Patch, ...]:
+    """Return what the two sides differ in."""
+    slugs = (toggles,) if isinstance(toggles, str) else tuple(toggles)
+    if commit and slugs:
+        raise BtrfsModelError(f"{name}: a commit stands in the place of toggles")
+    slugs = tuple(toggles_of(commit)) if commit else slugs
+    if not slugs:
+        raise BtrfsModelError(f"{name}: toggles are wanted: what the two sides differ in")
+    known = {str(patch): patch for patch in Patch}
+    for slug in slugs:
+        if slug not in known:
+            raise UnknownNameError("commit" if commit else "toggle", slug, Patch)
+    return tuple(known[slug] for slug in slugs)
+
+
+def _sides(commit: str, toggles: Iterable[Patch], after: str) -> tuple[Side, Side]:
+    """Return the sides of a commit, or of toggles that are taken from a kernel."""
+    if commit:
+        return Side("before", f"{commit}^"), Side("after", commit)
+    return Side("before", " - ".join((after, *map(str, toggles)))), Side("after", after)
 
 
 class _Last:
@@ -153,9 +201,9 @@ class _Own(Workload):
         return outcome_of(side.name, self.asks(fs, side.behaviour, **given), fs)
 
     def draw(self, outcome: Outcome) -> figure.Figure:
-        return _draw(outcome)
+        return draw_changes(outcome)
 
-    def functions(self) -> tuple[Callable[..., object], ...]:
+    def functions(self) -> tuple[Callable[..., object] | str, ...]:
         return self.makes, self.asks
 
 
@@ -180,21 +228,3 @@ def _conditions(fs: Filesystem | None) -> dict[str, str]:
     """Say what a time was predicted for: everything in memory, and whether there is a worker."""
     worker = {"worker": yes_no(fs.machine.asynchronous)} if isinstance(fs, Mount) else {}
     return {"device": MEMORY, "pipe": yes_no(False), **worker}
-
-
-def _draw(outcome: Outcome) -> figure.Figure:
-    """Draw what differs: how many times as much of it there is before as after."""
-    from matplotlib.figure import Figure as Chart
-
-    pairs = {
-        one.quantity: (one.modelled, after.modelled)
-        for one in outcome.figures
-        if one.side == "before" and (after := outcome.find("after", one.quantity))
-    }
-    ratios = {name: before / after for name, (before, after) in pairs.items() if before and after}
-    shown = sorted(ratios, key=lambda name: abs(ratios[name] - 1))[-_MOST_BARS:]
-    chart = Chart(figsize=(8, 1.2 + 0.3 * len(shown)), layout="constrained")
-    axes = chart.subplots()
-    axes.barh(shown, [ratios[name] for name in shown])
-    axes.set_xlabel("times as much before as after")
-    return chart

@@ -197,6 +197,7 @@ def _xfs_io(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             if files[-1].syncs and name in ("truncate", "falloc", "fpunch", "fzero"):
                 fsync(computer, files[-1].path)
         except OSError as error:
+            computer.refused(name, error)
             say(shell, f"{_WORDS.get(name, name)}: {reason(error)}\n")
             status = 1
         except UsageError as error:
@@ -252,7 +253,7 @@ def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
         mounted, path = file.on
         mounted.may_write(path)
         fs = mounted.fs
-        with file.computer.timed("pwrite"):
+        with file.computer.timed("pwrite") as step:
             # what is written past the page cache, or synchronously, is so call by call
             most = block if file.direct or file.syncs else _DIRTY
             while done < length:
@@ -265,8 +266,9 @@ def _pwrite(shell: Shell, file: _File, words: list[str]) -> int:
                     fsync(file.computer, file.path)
                 if wrote == _DIRTY:
                     fs.sync_file_range(path, offset + done, wrote)
-                done += wrote
+                done = step.bytes = done + wrote
                 if wrote < count:
+                    step.errno = errno.ENOSPC  # the call for the rest
                     break
     if "q" not in given:
         _report(shell, "wrote", offset, done, length, -(-done // block))
@@ -398,12 +400,12 @@ def _copy_range(shell: Shell, file: _File, words: list[str]) -> int:
     length = size_of(given["l"]) if given.get("l") else max(0, source.size - first)
     (mounted, path), (_, from_path) = file.on, source.on
     mounted.may_write(path)
-    with file.computer.timed("copy"):
+    with file.computer.timed("copy") as step:
         fs = mounted.fs
         try:
             fs.clone_range(from_path, path, first, second, length)
         except OSError:
-            fs.write(path, second, fs.read(from_path, first, length))
+            step.bytes = fs.write(path, second, fs.read(from_path, first, length))
     return 0
 
 
@@ -510,8 +512,9 @@ def _mwrite(shell: Shell, file: _File, words: list[str]) -> int:
     offset, length = _in_map(file, words, "mwrite")
     mounted, path = file.on
     mounted.may_write(path)
-    with file.computer.timed("mwrite"):
-        mounted.fs.write(path, offset, bytes([int(given.get("S", "0x58"), 0) & 255]) * length)
+    data = bytes([int(given.get("S", "0x58"), 0) & 255]) * length
+    with file.computer.timed("mwrite") as step:
+        step.bytes = mounted.fs.write(path, offset, data)
     return 0
 
 
@@ -519,7 +522,9 @@ def _mread(shell: Shell, file: _File, words: list[str]) -> int:
     given, words = options(words, "fvr", program_name="mread")
     offset, length = _in_map(file, words, "mread")
     mounted, path = file.on
-    data = mounted.fs.read(path, offset, length)
+    with file.computer.timed("mread") as step:
+        data = mounted.fs.read(path, offset, length)
+        step.bytes = len(data)
     if "v" in given:
         _dump(shell, offset, data)
     return 0

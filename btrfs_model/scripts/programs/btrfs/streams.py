@@ -92,11 +92,16 @@ def _stream(
     if before is not None and before not in clones:
         clones.append(before)
     with computer.timed(f"send {path}") as step:
-        result = send_snapshot(
-            fs, inside, before, clones or None, behaviour=computer.behaviour, proto=proto,
-            compressed=compressed, no_file_data="--no-data" in given,
-        )  # fmt: skip
+        try:
+            result = send_snapshot(
+                fs, inside, before, clones or None, behaviour=computer.behaviour, proto=proto,
+                compressed=compressed, no_file_data="--no-data" in given,
+            )  # fmt: skip
+        except OSError as error:
+            step.bytes = len(getattr(error, "partial", b""))
+            raise
         step.work.update(result.work)
+        step.bytes = result.size
     return bytes(result.data or b"")
 
 
@@ -121,6 +126,7 @@ def _receive(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             break
     try:
         with computer.timed("receive") as step:
+            step.bytes = len(data)
             result = receive_stream(fs, io.BytesIO(data), inside)
             step.work.update(getattr(result, "work", {}))
     except ReceiveError as error:

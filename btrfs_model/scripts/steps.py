@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a script's programs call, and when it reads the clock: rows of what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from btrfs_model.base.counters import counting
+from btrfs_model.cost.machine import Machine, NoCostError, predict
+from btrfs_model.mount.mount import START as MOUNT_START
+
+START: Final = MOUNT_START / 1e9
+"""Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""
+
+
+@dataclass(slots=True)
+class Step:
+    """A call of a program on a filesystem: its work, and what it takes."""
+
+    line: int
+    what: str
+    seconds: float | None
+    work: dict[str, int]
+    waits: float = 0.0
+    """Nanoseconds of waiting for the device."""
+    bytes: int = 0
+    """What was read, written, sent or received by it."""
+    errno: int = 0
+    """Of the error that it returned."""
+
+
+class Reading(NamedTuple):
+    """A reading of the clock: where, when, and how many calls and commits were before."""
+
+    line: int
+    time: float
+    calls: int
+    commits: int
+
+
+class Record:
+    """The calls of a script and its clock.
+
+    Parameters
+    ----------
+    costs : Machine
+        What work costs.
+    """
+
+    def __init__(self, costs: Machine) -> None:
+        self.costs = costs
+        self.now = START
+        self.line = 0
+        self.steps: list[Step] = []
+        self.readings: list[Reading] = []
+        self._times: dict[tuple[tuple[str, int], ...], float | None] = {}
+
+    @contextmanager
+    def timed(self, what: str, line: int | None = None) -> Iterator[Step]:
+        """Count the work of a call, and let the clock go on by what it takes.
+
+        It has a row where it fails, too. `line`: of its command, where that is not the one that
+        runs.
+        """
+        step = Step(self.line if line is None else line, what, None, {})
+        first, failed = len(self.steps), None
+        with counting() as counted:
+            try:
+                yield step
+            except OSError as error:
+                failed, step.errno = error, error.errno or 0
+        work = dict(counted)
+        for one in self.steps[first:]:  # what calls inside it did is theirs
+            work = {name: work[name] - one.work.get(name, 0) for name in work}
+        step.work = {**{name: count for name, count in work.items() if count}, **step.work}
+        step.seconds = self._predicted(step.work)
+        self.now += step.seconds or 0.0
+        self.steps.append(step)
+        if failed is not None:
+            failed.has_row = True  # type: ignore[attr-defined]
+            raise failed
+
+    def _predicted(self, work: dict[str, int]) -> float | None:
+        """Return the seconds that work takes; None where nothing of it has a cost.
+
+        Most calls of a loop do what one before them did.
+        """
+        key = tuple(work.items())
+        if key not in self._times:
+            try:
+                self._times[key] = predict(self.costs, work).seconds
+            except NoCostError:
+                self._times[key] = None
+        return self._times[key]
+
+    def refused(self, what: str, error: OSError) -> OSError:
+        """Note a call that was refused before it did anything, unless that is noted; return why."""
+        if not hasattr(error, "has_row"):
+            self.steps.append(Step(self.line, what, None, {}, errno=error.errno or 0))
+            error.has_row = True  # type: ignore[attr-defined]
+        return error
+
+    def wait(self, step: Step, nanoseconds: float | Callable[[float], float]) -> None:
+        """Add what a call waits for the device."""
+        computed = step.seconds or 0.0
+        step.waits = nanoseconds(computed) if callable(nanoseconds) else nanoseconds
+        step.seconds = computed + step.waits / 1e9
+        self.now += step.waits / 1e9
