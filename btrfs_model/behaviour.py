@@ -44,7 +44,8 @@ _COMMIT: Final = re.compile(r"[0-9a-fA-F]{4,40}\^?")
 _DIGITS: Final = 8
 _SHOWN: Final = 3
 
-JUDGED: Final = ("v5.10.46", "v5.10.223", "v6.1.176", "v6.1.192", "v6.12.101", "v6.18.44")
+JUDGED: Final = ("v5.10.46", "v5.10.223", "v6.1.176", "v6.1.192", "v6.12.101", "v6.18.44",
+                 "v7.2.7")  # fmt: skip
 """Kernels beside which the model was put, live or by what they recorded: of what Debian and the
 stable trees made of a release. What any other preset does follows from the table of toggles
 alone."""

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 KERNEL: Final = "v6.18.44"
 """The kernel that is asked, and that mounts a filesystem, where none is named: the newest beside
-which the tests put the model."""
+which all tests put the model."""
 
 
 class Asked(StrEnum):

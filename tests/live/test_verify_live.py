@@ -27,6 +27,7 @@ from btrfs_model.experiments.verify import kinds, run, steer, times
 from btrfs_model.experiments.verify.bench import Bench
 from btrfs_model.experiments.verify.random.logs import _in_mixed_groups
 from btrfs_model.experiments.verify.run import Task
+from btrfs_model.kernels import debian
 from btrfs_model.kernels.choice import start
 
 NAMES = {"machine": "native", "uml": "uml"}
@@ -43,6 +44,19 @@ def test_no_difference(kernel: str) -> None:
     found = list(run.verify([Task(kernel, [*kinds.KINDS], list(seeds))], lambda text: None))
     assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds.KINDS))
     assert all(one.compared for one in found)
+
+
+SUITES = [one.name for one in debian.unpacked()]
+
+
+@pytest.mark.skipif(not SUITES, reason="no kernel of another suite (btrfs-model kernel get sid)")
+@pytest.mark.parametrize("kernel", SUITES)
+def test_no_difference_with_kernels_of_other_suites(kernel: str) -> None:
+    """All that is compared with any release; how much goes in depends on it."""
+    kinds_of_all = [kind for kind in kinds.KINDS if kind != "full"]
+    seeds = range(50 if corpus.LONG else 2)
+    found = list(run.verify([Task(kernel, kinds_of_all, list(seeds))], lambda text: None))
+    assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds_of_all))
 
 
 FOUND = {

@@ -57,7 +57,7 @@ def test_a_suite_is_unpacked_into_the_cache(machine: Path) -> None:
     found = debian.get("sid", said.append)
     assert said[0] == "packages of sid, http://mirror.example/debian"
     assert found.release == "7.2.7"
-    assert found.binary == machine / "cache/btrfs-model/kernels/debian/sid/root/usr/bin/linux.uml"
+    assert found.binary == machine / "cache/btrfs-model/kernels/debian/sid" / debian._BINARY
     assert [*debian.unpacked()] == [found] == [debian.get("sid", said.append)]
     assert [one.name for one in found.binary.parents[4].iterdir()] == ["sid"]
 

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a release of Linux made of some scenarios, each of which shows a toggle.
+
+``PYTHONPATH=tests/support python -m releases KERNEL`` records it: KERNEL is what ``btrfs-model
+verify --kernel`` takes.
+"""
+
+import contextlib
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from btrfs_model.behaviour import preset_of
+from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.scenario.operations import parse_step
+from btrfs_model.experiments.verify.data import stored_files
+from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model
+from btrfs_model.kernels.choice import start
+from btrfs_model.volume.filesystem import Filesystem
+
+HERE = Path(__file__).resolve().parents[1] / "data"
+_MKFS = ["-n", "16384", "-O", "no-holes"]
+_RANDOM = ["rnd", "1"]
+SCENARIOS: dict[str, list[list[Any]]] = {
+    "inline, in place": [
+        ["mkfs", _MKFS], ["mount", "noatime,nodatacow"],
+        ["create", "f"], ["write", "f", 0, 100, 7], ["sync"], ["write", "f", 10, 50, 8], ["sync"],
+        ["create", "g"], ["fallocate", "g", 1, 0, 65536], ["write", "g", 0, 100, 7], ["sync"],
+    ],
+    "inline, compressed": [
+        ["mkfs", _MKFS], ["mount", "noatime,compress=zlib"],
+        ["create", "f"], ["write", "f", 0, 900, ["pat", "a"]], ["sync"],
+        ["create", "g"], ["write", "g", 0, 900, _RANDOM], ["sync"], ["write", "g", 0, 900, 7],
+        ["sync"], ["create", "h"], ["write", "h", 0, 4096, ["pat", "b"]], ["sync"],
+    ],
+    "inline, compressed by force": [
+        ["mkfs", _MKFS], ["mount", "noatime,compress-force=lzo"],
+        ["create", "f"], ["write", "f", 0, 864, _RANDOM], ["sync"],
+        ["create", "g"], ["write", "g", 0, 3000, _RANDOM], ["sync"],
+    ],
+    "compressed to its end": [
+        ["mkfs", _MKFS], ["mount", "noatime,compress-force=zstd"],
+        ["create", "f"], ["write", "f", 0, 70_001, ["pat", "a"]], ["sync"],
+        ["create", "g"], ["write", "g", 0, 12_500, ["pat", "b"]], ["sync"],
+    ],
+    "attributes of a socket": [
+        ["mkfs", _MKFS], ["mount", "noatime"],
+        ["mknod", "s", 0o140600], ["setxattr", "s", "user.a", "61"], ["sync"],
+    ],
+    "a snapshot of what did not change": [
+        ["mkfs", _MKFS], ["mount", "noatime"],
+        ["subvol_create", "v"], ["create", "v/f"], ["sync"], ["remount"],
+        ["snapshot", "v", "s", True], ["sync"],
+    ],
+    "a hole between holes": [
+        ["mkfs", ["-n", "16384", "-O", "^no-holes"]], ["mount", "noatime"],
+        ["create", "f"], ["write", "f", 0, 262_144, 7], ["sync"],
+        ["fallocate", "f", 3, 0, 65_536], ["fallocate", "f", 3, 131_072, 65_536], ["sync"],
+        ["fallocate", "f", 3, 65_536, 65_536], ["sync"],
+    ],
+}  # fmt: skip
+
+
+def scenario_of(name: str) -> Scenario:
+    """Return a scenario, as `verify` takes it."""
+    steps = [parse_step(name, at, line) for at, line in enumerate(SCENARIOS[name], 1)]
+    return Scenario(name, steps, hex_values=True)
+
+
+def left(fs: Filesystem, ended: list[str]) -> dict[str, Any]:
+    """Return how the calls ended and what is there then: files, and how old roots are."""
+    files = {
+        path: [[hashlib.sha256(one).hexdigest() if isinstance(one, bytes) else int(one)
+                for one in row] for row in rows]
+        for path, rows in stored_files(fs)
+    }  # fmt: skip
+    generations = {number: fs.tree(number).generation for number in fs.subvolume_ids}
+    ages = {str(number): max(generations.values()) - one for number, one in generations.items()}
+    return {"ended": ended, "files": files, "ages": ages}
+
+
+def in_model(name: str, behaviour: str) -> dict[str, Any]:
+    """Carry a scenario out in the model."""
+    with in_the_model(scenario_of(name), behaviour) as (fs, ran):
+        return left(fs, ran.ended)
+
+
+def record(which: str) -> Path:
+    """Carry all scenarios out on a kernel, and write what it left."""
+    found = {}
+    with start(which) as kernel, contextlib.ExitStack() as stack:
+        kernel.start()
+        for name in SCENARIOS:
+            image = kernel.images / "recorded"
+            stack.callback(image.unlink, missing_ok=True)
+            ran = in_the_kernel(kernel, scenario_of(name), image)
+            with Filesystem.open(image) as fs:
+                found[name] = left(fs, ran.ended)
+        path = HERE / f"linux-{kernel.release}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    return path
+
+
+if __name__ == "__main__":
+    path = record(sys.argv[1])
+    for name, wanted in json.loads(path.read_text()).items():
+        same = in_model(name, preset_of(path.stem.removeprefix("linux-"))) == wanted
+        print("equal    " if same else "different", name)
