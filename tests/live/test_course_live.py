@@ -169,6 +169,10 @@ def test_a_crash_is_the_last_commit_and_nocow_is_in_place(kernel: Kernel) -> Non
             for name, was in at.items():
                 (extent,) = fs.subvolume("").extents(name)
                 assert (extent.disk_bytenr == was) == (name == "place")
+        one.do(["snapshot", "", "shows"], ["write", "place", 0, 8192, ["pat", "c"]], ["sync"])
+        with one.seen() as fs:
+            (extent,) = fs.subvolume("").extents("place")
+            assert extent.disk_bytenr != at["place"]
 
 
 def references(fs: bm.Filesystem) -> dict[int, int]:
@@ -294,6 +298,10 @@ def test_what_is_in_a_log(kernel: Kernel) -> None:
         with one.seen() as fs:
             names = {e.name for e in bm.replay_log(fs).subvolume("").readdir("")}
             assert not names & {b"file13", b"file22"} and b"new" in names
+        one.do(["sync"], ["mkdir", "a"], ["create", "a/f"], ["sync"], ["rename", "a/f", "a/g"])
+        assert one.do(["fsync", "a/g"])["synced"] == ["log"]
+        one.do(["sync"], ["rename", "a/g", "g"])
+        assert one.do(["fsync", "g"])["synced"] == ["commit"]
 
 
 @pytest.mark.parametrize("with_fsync", [False, True])
