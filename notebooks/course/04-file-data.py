@@ -120,9 +120,10 @@ show("film")
 # ## Checksums
 #
 # Disks return wrong bytes now and then, and say nothing. So for each sector of file data there is a
-# **checksum** of four bytes, in a tree of their own, and each read from the disk compares. (Files
-# that do without copy on write do without it, and inline data have that of their tree block.) What
-# if we change one bit of the image behind the filesystem's back?
+# **checksum**, in a tree of their own, and each read from the disk compares. It has four bytes here;
+# mkfs can be asked for longer ones. (Files that do without copy on write do without it, as do those
+# of a mount with `nodatasum`; inline data have that of their tree block.) What if we change one bit
+# of the image behind the filesystem's back?
 
 # %%
 import pathlib
