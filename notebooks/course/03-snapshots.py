@@ -181,7 +181,7 @@ owned[
 
 # %% [markdown]
 # The column `extent_exclusive` has the file data that would be free. Here `exclusive` says the same:
-# it counts bytes of files that no other file shows. The two differ where two files of one subvolume
+# it counts bytes of files that nothing else shows. The two differ where two files of one subvolume
 # share an extent, which would be free and is nobody's alone; and where data are compressed, as the
 # next notebook shows. The snapshot `second` shows the old bytes, which the top has written over in
 # part; yet nothing of them is its alone, since the top shows the rest of the same extent.
