@@ -277,7 +277,7 @@ def wrong():
 #
 # For a `chmod` they are four: 5, the files; 2, the tree that says which extents are used, as new
 # blocks take room; 10, the tree of free space, for the same reason; and 1, the root tree, which has
-# the new addresses. Bytes of a file need a fifth, 7: notebook 04 says why.
+# the new addresses. Bytes of a file that are not inline need a fifth, 7: notebook 04 says why.
 # </details>
 
 

@@ -109,9 +109,9 @@ def test_a_leaf_at_the_end_is_halved(kernel: Kernel) -> None:
     with told(kernel, "-n", "4096") as one:
         one.do(["create", "f"], ["sync"])
         split, before = [], list[int]()
-        for number in range(97):
+        for number in range(130):
             one.do(["write", "f", 8192 * number, 4096, PATTERN], ["sync"])
-            if number not in (43, 44, 94, 95):
+            if number not in (43, 44, 94, 95, 129):
                 continue
             with one.seen() as fs:
                 now = [block.nritems for block in fs.tree(5).blocks() if block.level == 0]
@@ -119,6 +119,7 @@ def test_a_leaf_at_the_end_is_halved(kernel: Kernel) -> None:
                 split.append((before, now))
             before = now
     assert split == [([50], [25, 26]), ([50, 51], [50, 26, 26])]
+    assert now == [50, 51, 35]
 
 
 def test_what_a_chmod_writes(kernel: Kernel) -> None:
