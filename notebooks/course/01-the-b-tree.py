@@ -142,8 +142,8 @@ assert now == [50, 51, 35]
 
 
 # %% [markdown]
-# So leaves that were passed by end up full. New inodes have rising numbers, and most items of a new
-# file come at the end, in whatever order its names are. Does it show in a large directory?
+# So leaves that were passed by end up full. New inodes have rising numbers: their items come at the
+# end, in whatever order the names are. Does it show in a large directory?
 
 # %%
 import random

@@ -156,6 +156,13 @@ sectors = sum(
 )
 sums = [item for item in fs.tree(7).items() if item.key.type == 128]
 assert sum(len(item.data) for item in sums) == 4 * sectors
+with bm.create("256M", seed=1) as one:
+    one.set_mount_options("nodatasum")
+    one.create("f")
+    one.write("f", 0, b"f" * 8192)
+    one.sync()
+    assert one.subvolume("").extents("f")
+    assert not list(one.tree(7).items())
 
 # %% [markdown]
 # Tree blocks have a checksum in their own header, so that a bad one is found before anything in it
