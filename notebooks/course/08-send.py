@@ -36,6 +36,16 @@ for number, command in enumerate(bm.read_stream(full.data)):
                 "   ", name, bytes(value) if name == "data" else value
             )
 
+# %% tags=["claims", "hide-input"]
+# what the text says
+read_only = fs.subvolumes().set_index("path")["read_only"]
+assert read_only["monday"] and not read_only["home"]
+try:
+    bm.send(fs, "home")
+except OSError as error:
+    refused = error.strerror
+assert "not read-only" in refused
+
 # %% [markdown]
 # Files are made under a name that no one else has, and renamed then: so the order of the commands
 # can be that of the inode numbers, whatever the names. (A directory that is needed earlier is made

@@ -97,6 +97,9 @@ def test_what_lies_where(kernel: Kernel) -> None:
                 assert bytes(disk[at + 64 : at + 72]) == b"_BHRfS_M"
             named = {item.key.objectid for item in fs.root_tree.items() if item.key.type == 132}
             assert named == {one for one in fs.trees if one not in (1, 3)}
+            superblock = fs.image.superblock
+            (chunk,) = superblock.sys_chunks
+            assert 0 <= superblock.chunk_root - chunk.logical < chunk.length
             top = fs.subvolume("")
             found = [key for key in items(fs) if key.objectid == top.resolve("empty")]
             assert [key.type for key in found] == [1, 12]
