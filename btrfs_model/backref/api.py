@@ -108,7 +108,7 @@ def extent_from_logical(
 def logical_ino(
     fs: Filesystem | Forest, logical: int, *, ignore_offset: bool = False
 ) -> pd.DataFrame:
-    """List the files that show a byte of the filesystem (ioctl LOGICAL_INO_V2, Linux 6.12).
+    """List the files that show a byte of the filesystem (ioctl LOGICAL_INO_V2, Linux 5.10 to 6.18).
 
     Parameters
     ----------

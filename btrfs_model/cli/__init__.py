@@ -125,9 +125,10 @@ def cli() -> None:
     """Model btrfs: real images in, the kernel's own send streams out.
 
     IMAGE is a file (or block device) with a btrfs filesystem; of one with several devices it is
-    each of them, or the folder that they are in. Commands need neither root nor a mount. All but
-    `receive` open it read-only. The --help of every command has examples; `man btrfs-model` has
-    all. For completion in bash: eval "$(_BTRFS_MODEL_COMPLETE=bash_source btrfs-model)"
+    each of them, or the folder that they are in. Commands need neither root nor a mount, except
+    where they ask the kernel of this machine. All but `receive` open it read-only. The --help of
+    every command has examples; `man btrfs-model` has all. For completion in bash:
+    eval "$(_BTRFS_MODEL_COMPLETE=bash_source btrfs-model)"
     """
 
 

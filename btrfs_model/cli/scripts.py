@@ -96,9 +96,9 @@ def script(
     """Run a shell script on the model: that of a file, a mail, a patch or a commit message.
 
     The script makes its filesystems itself (mkfs.btrfs, mount): a device comes into being when it
-    is named. Nothing of this machine is changed or seen: files outside of mounts are in memory, and
-    filters such as sed and awk see bytes alone. The clock goes on by what calls are predicted to
-    take, so `date` and `time` tell predictions.
+    is named. Nothing of this machine is changed by the script, and only --folder is seen: files
+    outside of mounts are in memory, and filters such as sed and awk see bytes alone. The clock goes
+    on by what calls are predicted to take, so `date` and `time` tell predictions.
 
     What the script prints is printed. Then a table says what each part between two readings of the
     clock takes, on both kernels with --before, and whether what the message shows as output is what

@@ -126,8 +126,8 @@ def du(
     """Show what subvolumes use alone and what they share, in bytes; all of them without SUBVOL.
 
     `total`, `exclusive` and `set_shared` are those of `btrfs filesystem du -s`: bytes of files, an
-    extent being shared as soon as another file refers to it. The other columns are bytes on disk,
-    of data extents and of tree blocks, and how many of them nothing outside refers to.
+    extent being shared as soon as more than one place refers to it. The other columns are bytes on
+    disk, of data extents and of tree blocks, and how many of them nothing outside refers to.
     """
     from btrfs_model.questions.usage.space import du as space
 

@@ -109,6 +109,10 @@ _READ_ONLY: Final = ("rescue", "norecovery", "nologreplay")
 """Options that only a mount takes that does not write."""
 
 
+class NotFollowedError(ValueError):
+    """A kernel takes the option, and what it changes is not there."""
+
+
 class _RefusedError(Exception):
     """A kernel refuses an option."""
 
@@ -243,7 +247,8 @@ class MountOptions:
 
         `behaviour`: the kernel that mounts.
         `free_space_tree`, `sectorsize`: of the filesystem.
-        Raises ValueError: for an option that this kernel refuses, or that is not followed.
+        Raises ValueError: for an option that this kernel refuses; NotFollowedError, which is one,
+        for those that are not followed.
         """
         behaviour = behaviour or Behaviour.parse(KERNEL)
         cache = "space_cache=v2" if free_space_tree else "space_cache"
@@ -255,7 +260,7 @@ class MountOptions:
         except _RefusedError:
             raise ValueError(f"mount option {option!r}: a kernel refuses it") from None
         if name:
-            raise ValueError(f"mount option {name!r} is not modelled: {NOT_FOLLOWED[name]}")
+            raise NotFollowedError(f"mount option {name!r} is not modelled: {NOT_FOLLOWED[name]}")
         return cls._of(parser, sectorsize)
 
     @classmethod

@@ -56,7 +56,7 @@ class Inode(NamedTuple):
     generation, transid : int
         Transactions that created it and that changed it last.
     size, nbytes : int
-        Length of the file and bytes of its extents.
+        Length of the file, and bytes of it that are no hole, as they are unpacked.
     rdev : int
         Of devices: major << 20 | minor.
     atime, ctime, mtime, otime : int

@@ -21,11 +21,12 @@ fs.sync()
 # ## What lies where
 #
 # `fs` is a filesystem in memory, laid out as it would be on a disk: an **image**. Saved to a file
-# and mounted by Linux, it is a btrfs like any other. Its bytes are used in units: a **sector** is
-# 4096 bytes, the least that is given to a file. What describes files lies in larger units of
-# 16 KiB, the **tree blocks**. And one thing is found without looking anything up: at byte 65,536
-# lies the **superblock**. There are copies of it for bad days, at 64 MiB and at 256 GiB, where the
-# disk is as large as that: ours has the first of them.
+# and mounted by Linux, it is a btrfs like any other. Its bytes are used in units: a **sector** of
+# 4096 bytes is the least that is given to a file, unless the file is so small that it needs none.
+# What describes files lies in larger units of 16 KiB, the **tree blocks**. And one thing is found
+# without looking anything up: at byte 65,536 lies the **superblock**. There are copies of it for
+# bad days, at 64 MiB and at 256 GiB, where the disk is as large as that: ours has the first of
+# them. A mount reads the one at 65,536 and no other; `btrfs rescue super-recover` takes a copy.
 
 # %%
 superblock = fs.image.superblock
@@ -57,8 +58,8 @@ assert len(fs.read_file("", "large")) == 100_000
 # %% [markdown]
 # ## Addresses are not places
 #
-# All addresses in btrfs are **logical addresses**: numbers in one large space. A **chunk** maps a
-# run of them to bytes of the disk. So the filesystem can move data, or keep two copies of it, and
+# Files and trees are found by **logical addresses**: numbers in one large space. A **chunk** maps
+# a run of them to bytes of the disk. So a chunk can be put on another disk, or be stored twice, and
 # no address changes. Three chunks are enough here: one for file data, two for tree blocks. The
 # latter have two places each: every tree block is stored twice.
 
@@ -84,10 +85,11 @@ assert places == [(1, 1), (0, 2), (0, 2)]
 bm.draw(fs)
 
 # %% [markdown]
-# Each box at the right is one tree block. The superblock leads to two trees. The **chunk tree** has
-# the chunks: without it no address can be followed, so it cannot be found by way of another tree.
-# The **root tree** has the addresses of all trees but these two. The one called *fs tree* has our
-# files. Let us look at it alone, and see how its block is packed.
+# Each box at the right is one tree block. The superblock leads to two trees. (There may be a third,
+# which comes in notebook 07.) The **chunk tree** has the chunks: without them no address can be
+# followed. But it lies in a chunk itself, so the superblock has a copy of that one. The **root
+# tree** has the addresses of the other trees. The one called *fs tree* has our files. Let us look at
+# it alone, and see how its block is packed.
 
 # %% tags=["claims", "hide-input"]
 # what the text says; 132: ROOT_ITEM, 228: CHUNK_ITEM
@@ -106,6 +108,9 @@ chunks = [
     item for item in fs.chunk_tree.items() if item.key.type == 228
 ]
 assert len(chunks) == len(fs.image.chunks)
+(of_trees,) = superblock.sys_chunks
+assert of_trees in fs.image.chunks and superblock.log_root == 0
+assert 0 <= superblock.chunk_root - of_trees.logical < of_trees.length
 
 # %%
 files = fs.tree(5)
@@ -129,7 +134,8 @@ bm.draw(fs.image.block(files.bytenr))
 # ## From a name to bytes
 #
 # Now we can follow a path as the kernel does. The top directory has the inode number 256. To find
-# `docs/note3` we need two entries and one inode.
+# `docs/note3` we need two entries, and then the inode. (The kernel reads the inodes of the
+# directories on the way as well: they say who may pass.)
 
 # %%
 top = fs.subvolume("")

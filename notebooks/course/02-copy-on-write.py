@@ -43,7 +43,7 @@ for block in after:
 # written to a new place. All others stay.
 #
 # In the item four fields have changed: the mode; the time of the last change of the inode; and two
-# numbers by which btrfs knows what is new.
+# numbers that rise: `sequence` with each change of the inode, `transid` as the next section tells.
 
 # %%
 INODE_ITEM = {
@@ -82,8 +82,8 @@ bm.draw(steps)
 # ## Generations
 #
 # How do we know which blocks are new? Each block says in which **generation** it was written, and
-# so does each pointer to it. The generation is a number that rises by one each time that the disk
-# is brought up to date.
+# so does each pointer to it. The generation is a number that rises by one each time that all changes
+# are brought to the disk.
 
 # %%
 for block in after:
@@ -99,8 +99,8 @@ for block in after:
 # are written to free places, the disk is told to have them safe, and only then is the superblock
 # written, with the address of the new root tree. That single write makes everything valid at once.
 # Before it the disk holds the old state, whole; after it the new one, whole. The superblock is what
-# is written in place: one sector, in which it can be seen whether it is whole. And there are its
-# copies.
+# is written in place: one sector, in which it can be seen whether it is whole. Its copies are written
+# then, too.
 #
 # (Programmers call something else a commit, too: a change of the kernel's source. Here that is a
 # **patch**, and a commit is the end of a transaction.)
@@ -157,8 +157,9 @@ assert "new" not in names and "file03" in names and not findings
 # notebook 07.)
 #
 # Bytes of files are copied on write as well, as notebook 04 shows, except where somebody has asked
-# for the opposite: the mount option `nodatacow`, or the flag that `chattr +C` sets. Such a file is
-# written in place, has nothing that tells wrong bytes, and may be half old and half new after a crash.
+# for the opposite: the mount option `nodatacow`, or the flag that `chattr +C` gives an empty file.
+# Such a file is written in place, as long as nothing else shows the same bytes. It has nothing that
+# tells wrong bytes, and may be half old and half new after a crash.
 
 # %%
 NOCOW = 0x800000  # the flag that chattr calls C
@@ -174,15 +175,21 @@ with bm.create("256M", seed=1) as one:
             one.sync()
             (extent,) = one.subvolume("").extents(name)
             places[name].append(extent.disk_bytenr)
+    one.snapshot("", "other")  # shows the same bytes, from now on
+    one.write("in place", 0, b"t" * 8192)
+    one.sync()
+    (extent,) = one.subvolume("").extents("in place")
 print(places)
+assert extent.disk_bytenr not in places["in place"]
 assert len(set(places["usual"])) == 2
 assert len(set(places["in place"])) == 1
 
 # %% [markdown]
 # ## Is this what a kernel does?
 #
-# Linux 6.12 committed, made a directory of 20 files, and lost power before the next commit. We have
-# the disk as it was at the commit and as it was after the crash. Their trees must be the same.
+# Linux 6.12 committed, made a directory of 20 files, and lost power before the next commit. (In
+# between came an `fsync`, which wrote beside the trees: notebook 07.) We have the disk as it was at
+# the commit and as it was after the crash. Their trees must be the same.
 
 # %%
 committed = bm.open(
@@ -195,6 +202,7 @@ for name, one in (("committed", committed), ("crashed", crashed)):
     assert number == committed.image.superblock.generation
     for tree in committed.trees:
         assert one.tree(tree).bytenr == committed.tree(tree).bytenr
+assert crashed.log_trees and not committed.log_trees
 
 # %% [markdown]
 # ## Exercises
@@ -269,7 +277,7 @@ def wrong():
 #
 # For a `chmod` they are four: 5, the files; 2, the tree that says which extents are used, as new
 # blocks take room; 10, the tree of free space, for the same reason; and 1, the root tree, which has
-# the new addresses. Bytes of a file need a fifth, 7: notebook 04 says why.
+# the new addresses. Bytes of a file that are not inline need a fifth, 7: notebook 04 says why.
 # </details>
 
 

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 03 · Snapshots, and who owns a block
 #
-# A copy of a directory with a terabyte in it takes hours. btrfs can make one in a moment, and at
-# first it takes the room of a few tree blocks. How can that be?
+# To copy a terabyte of files takes hours. btrfs can copy a whole tree of files in a moment, and at
+# first the copy takes the room of a few tree blocks. How can that be?
 
 # %%
 import btrfs_model as bm
@@ -110,8 +110,9 @@ for logical in (min(shared), max(alone)):
 # %% [markdown]
 # Why is that enough? A reference counts a *pointer*, not a tree. Where a whole node is shared, what
 # is below it is pointed at by that one node, and counts one, however many trees come by. Its
-# children have one reference more when the node itself is copied, and not before. So a snapshot of
-# very many files changes no more counts than its new root has pointers.
+# children have one reference more when the node itself is copied, and not before. So of the tree that
+# it copies, a snapshot of very many files changes no more counts than the new root has pointers. (Its
+# name is put into a directory, and that copies a few blocks as any change does.)
 
 # %%
 for block in fs.subvolume("snap").tree.blocks():
@@ -163,8 +164,8 @@ with bm.create("1G", nodesize=4096, seed=1) as large:
 # %% [markdown]
 # ## How much is whose
 #
-# What would be free if a snapshot were deleted? What it has alone, and no more. `bm.du` counts file
-# data so.
+# What would be free if a snapshot were deleted? What it has alone, and no more. `bm.du` counts that,
+# as `btrfs filesystem du` does (in `exclusive`) and as the disk has it (in `extent_exclusive`).
 
 # %%
 fs.create("data")
@@ -174,16 +175,30 @@ fs.snapshot("", "second")
 fs.write("data", 0, b"e" * 100_000)
 fs.sync()
 owned = bm.du(fs, "", "second")
-owned[["path", "files", "total", "exclusive", "set_shared"]]
+owned[
+    ["path", "total", "exclusive", "set_shared", "extent_exclusive"]
+]
 
 # %% [markdown]
-# The column `exclusive` has what would be free. The snapshot `second` shows the old bytes, which
-# the top has written over in part; yet nothing of them is its alone, since the top shows the rest
-# of the same extent.
+# The column `extent_exclusive` has the file data that would be free. Here `exclusive` says the same:
+# it counts bytes of files that nothing else shows. The two differ where two files of one subvolume
+# share an extent, which would be free and is nobody's alone; and where data are compressed, as the
+# next notebook shows. The snapshot `second` shows the old bytes, which the top has written over in
+# part; yet nothing of them is its alone, since the top shows the rest of the same extent.
 
 # %% tags=["claims", "hide-input"]
 # what the text says
 assert list(owned["exclusive"]) == [102_400, 0]
+assert list(owned["extent_exclusive"]) == [102_400, 0]
+with bm.create("256M", seed=1) as one:
+    one.create_subvolume("sub")
+    one.create("sub/a")
+    one.write("sub/a", 0, b"d" * 8192)
+    one.create("sub/b")
+    one.clone_range("sub/a", "sub/b", 0, 0, 8192)
+    one.sync()
+    (of_sub,) = bm.du(one, "sub").to_dict("records")
+assert (of_sub["exclusive"], of_sub["extent_exclusive"]) == (0, 8192)
 assert fs.subvolume("second").extents("data")[0].disk_bytenr in {
     extent.disk_bytenr for extent in fs.subvolume("").extents("data")
 }

@@ -2,8 +2,8 @@
 # # 05 · Directories, links, names and their hashes
 #
 # To open `docs/plan` the kernel must find one name among perhaps a million. To list `docs` it must
-# give each name once, even while others make and delete files. One order of the names cannot serve
-# both. So btrfs keeps two.
+# give each name once, even while others make and delete files. The order that is good for the one
+# is not the best for the other. So btrfs keeps two.
 
 # %%
 import btrfs_model as bm
@@ -59,9 +59,9 @@ print(
 # %% [markdown]
 # ## When two names have the same hash
 #
-# There are only some four thousand million hashes. Of a hundred thousand names one pair or another
-# collides. Then both stand in the same item, one behind the other, and the search compares the
-# names.
+# There are only some four thousand million hashes. Among a hundred thousand names, two are more
+# likely than not to have the same one. Then both stand in the same item, one behind the other, and
+# the search compares the names.
 
 # %%
 names = [
@@ -74,13 +74,15 @@ with bm.create("1G", seed=1) as many:
     items = many.tree(5).scan((257, 84, 0), (257, 84, 2**64 - 1))
 print(len(names), "names in", len(items["offset"]), "DIR_ITEMs")
 assert len(names) > len(items["offset"])
+pairs = 100_000 * 99_999 / 2
+assert 1 - (1 - 2**-32) ** pairs > 1 / 2  # that some pair has it
 
 # %% [markdown]
 # ## Links
 #
-# A name is only an entry that leads to an inode. Nothing forbids a second one: a **hard link**.
-# The inode counts them, and each name is written down with the inode as well, in an `INODE_REF`, so
-# that a name can be found from the inode.
+# A name is only an entry that leads to an inode. A file may have a second one in the same tree of
+# files: a **hard link**. (A directory may not.) The inode counts them, and each name is written down
+# with the inode as well, in an `INODE_REF`, so that a name can be found from the inode.
 
 # %%
 fs.link("docs/plan", "plan-again")
@@ -94,8 +96,8 @@ for item in fs.tree(5).items((ino, 12, 0), (ino, 12, 2**64 - 1)):
 assert top.inode(ino).nlink == 2
 
 # %% [markdown]
-# A file is gone when its last name is. A **symbolic link** is something else: a small file whose
-# bytes are a path.
+# A file is gone when its last name is gone and no program has it open. A **symbolic link** is
+# something else: a small file whose bytes are a path.
 
 # %%
 fs.unlink("docs/plan")
@@ -108,7 +110,8 @@ print("the link says:", top.read_link("points"))
 # %% [markdown]
 # ## What a rename is
 #
-# To rename a file moves no data, whatever its size. How many items change?
+# To rename a file moves no data, whatever its size. (From one subvolume to another nothing can be
+# renamed: `mv` copies the file then.) How many items change?
 
 
 # %%
@@ -126,6 +129,16 @@ print("new:", [str(key) for key in after.keys() - before.keys()])
 both = before.keys() & after.keys()
 changed = sorted(key for key in both if before[key] != after[key])
 print("changed:", [str(key) for key in changed])
+
+# %% [markdown]
+# Two items are gone and two are new: the entry, in both orders. Three have changed: the inode of the
+# directory, that of the file, and the name in its `INODE_REF`. No item with data is among them.
+
+# %% tags=["claims", "hide-input"]
+# what the text says; 1: INODE_ITEM, 12: INODE_REF
+assert len(before.keys() - after.keys()) == 2
+assert len(after.keys() - before.keys()) == 2
+assert [key.type for key in changed] == [1, 1, 12]
 
 # %% [markdown]
 # ## Is this what a kernel does?

@@ -2,7 +2,7 @@
 # # 08 · Send and receive
 #
 # A backup of a filesystem every night: most of it has not changed. To find what has, must one read
-# all of it? Two snapshots and one b-tree property say no.
+# all of it? Two snapshots that share blocks say no.
 
 # %%
 import btrfs_model as bm
@@ -21,7 +21,9 @@ fs.snapshot("home", "monday")
 # ## A stream of commands
 #
 # `send` turns a snapshot into a **stream**: a list of commands such as "make a file", "rename it",
-# "write these bytes". `receive` carries them out on another filesystem.
+# "write these bytes". `receive` carries them out, mostly on another filesystem. What is sent must not
+# change meanwhile: the snapshot has to be one that cannot be written to, as `btrfs subvolume snapshot
+# -r` makes it. `fs.snapshot` makes such ones if it is not told otherwise.
 
 # %%
 full = bm.send(fs, "monday")
@@ -34,9 +36,20 @@ for number, command in enumerate(bm.read_stream(full.data)):
                 "   ", name, bytes(value) if name == "data" else value
             )
 
+# %% tags=["claims", "hide-input"]
+# what the text says
+read_only = fs.subvolumes().set_index("path")["read_only"]
+assert read_only["monday"] and not read_only["home"]
+try:
+    bm.send(fs, "home")
+except OSError as error:
+    refused = error.strerror
+assert "not read-only" in refused
+
 # %% [markdown]
 # Files are made under a name that no one else has, and renamed then: so the order of the commands
-# can be that of the inode numbers, whatever the names.
+# can be that of the inode numbers, whatever the names. (A directory that is needed earlier is made
+# before its turn.)
 #
 # ## The difference
 #
@@ -107,8 +120,8 @@ for name, sent in (("full", full), ("difference", difference)):
 #
 # The streams of this model are those of Linux byte for byte: the project's tests compare them with
 # recorded ones. Here is one that you can make yourself where btrfs is mounted: save the image,
-# mount it, run `btrfs send monday`, and compare. What can be seen here is that each kernel's stream
-# brings the same files.
+# mount it, run `btrfs send monday`, and compare. What can be seen here is that the model's streams of
+# three kernels bring the same files.
 
 # %%
 kernel = bm.open(bm.sample("kernel/send/send-truncate/n500"))

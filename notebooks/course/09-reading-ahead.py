@@ -28,10 +28,10 @@ reads[["logical", "level", "kind", "issued_by"]].head(8)
 # %% [markdown]
 # ## What a disk does
 #
-# A disk that turns has an arm. It moves to the track, waits until the sector comes by, and reads.
+# A disk that turns has an arm. It moves to the track, waits until the place comes by, and reads.
 # At 7200 turns a minute the wait alone is half a turn on average, more than 4 ms; the reading of
-# 16 KiB takes less than half of one. So what counts is not how much is read but how far apart it
-# lies, and whether the disk knows what is wanted next.
+# 16 KiB takes less than half a millisecond. So what counts is less how much is read than how far
+# apart it lies, and whether the disk knows what is wanted next.
 
 # %% tags=["claims", "hide-input"]
 # what the text says, of the disk that comes below
@@ -70,11 +70,12 @@ assert min(all_waited.values()) > 0
 #
 # ## Reading ahead
 #
-# While the kernel works on one block, the disk is idle. If the next one were asked for already,
-# both could work at the same time: the kernel **reads ahead**. A send goes through the leaves in
-# order, so it is easy to say what comes next: the blocks behind, in the same node. Before Linux 5.13
-# a send read nothing ahead. Two patches of that release changed it: by the first a full send asks
-# for the next blocks where they lie close together, by the second wherever they lie.
+# While the kernel works on one block, it asks the disk for nothing. If it had asked for the next one
+# already, both could work at the same time: the kernel **reads ahead**. A send goes through the
+# leaves in order, so it is easy to say what comes next: the blocks behind, in the same node. Before
+# Linux 5.13 a send read no tree block ahead. Two patches of that release changed it for a full send:
+# by the first it asks for the next blocks where they lie close together, by the second wherever
+# they lie.
 
 # %%
 aheads = []

@@ -97,6 +97,9 @@ def test_what_lies_where(kernel: Kernel) -> None:
                 assert bytes(disk[at + 64 : at + 72]) == b"_BHRfS_M"
             named = {item.key.objectid for item in fs.root_tree.items() if item.key.type == 132}
             assert named == {one for one in fs.trees if one not in (1, 3)}
+            superblock = fs.image.superblock
+            (chunk,) = superblock.sys_chunks
+            assert 0 <= superblock.chunk_root - chunk.logical < chunk.length
             top = fs.subvolume("")
             found = [key for key in items(fs) if key.objectid == top.resolve("empty")]
             assert [key.type for key in found] == [1, 12]
@@ -109,9 +112,9 @@ def test_a_leaf_at_the_end_is_halved(kernel: Kernel) -> None:
     with told(kernel, "-n", "4096") as one:
         one.do(["create", "f"], ["sync"])
         split, before = [], list[int]()
-        for number in range(97):
+        for number in range(130):
             one.do(["write", "f", 8192 * number, 4096, PATTERN], ["sync"])
-            if number not in (43, 44, 94, 95):
+            if number not in (43, 44, 94, 95, 129):
                 continue
             with one.seen() as fs:
                 now = [block.nritems for block in fs.tree(5).blocks() if block.level == 0]
@@ -119,6 +122,7 @@ def test_a_leaf_at_the_end_is_halved(kernel: Kernel) -> None:
                 split.append((before, now))
             before = now
     assert split == [([50], [25, 26]), ([50, 51], [50, 26, 26])]
+    assert now == [50, 51, 35]
 
 
 def test_what_a_chmod_writes(kernel: Kernel) -> None:
@@ -169,6 +173,10 @@ def test_a_crash_is_the_last_commit_and_nocow_is_in_place(kernel: Kernel) -> Non
             for name, was in at.items():
                 (extent,) = fs.subvolume("").extents(name)
                 assert (extent.disk_bytenr == was) == (name == "place")
+        one.do(["snapshot", "", "shows"], ["write", "place", 0, 8192, ["pat", "c"]], ["sync"])
+        with one.seen() as fs:
+            (extent,) = fs.subvolume("").extents("place")
+            assert extent.disk_bytenr != at["place"]
 
 
 def references(fs: bm.Filesystem) -> dict[int, int]:
@@ -294,6 +302,10 @@ def test_what_is_in_a_log(kernel: Kernel) -> None:
         with one.seen() as fs:
             names = {e.name for e in bm.replay_log(fs).subvolume("").readdir("")}
             assert not names & {b"file13", b"file22"} and b"new" in names
+        one.do(["sync"], ["mkdir", "a"], ["create", "a/f"], ["sync"], ["rename", "a/f", "a/g"])
+        assert one.do(["fsync", "a/g"])["synced"] == ["log"]
+        one.do(["sync"], ["rename", "a/g", "g"])
+        assert one.do(["fsync", "g"])["synced"] == ["commit"]
 
 
 @pytest.mark.parametrize("with_fsync", [False, True])

@@ -137,6 +137,8 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         (MADE + "xfs_io -T -c 'pwrite 0 1' /mnt/sdb\n", "line 2: xfs_io: -T: this option is not"),
         (MADE + "xfs_io -f -c 'pwrite -N 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite -N: a write"),
         (MADE + "find /mnt/sdb -newer x\n", "line 2: find: -newer: this test is not known"),
+        (MADE + "mount -o remount,noacl /mnt/sdb\n", "line 2: mount: mount option 'noacl' is not"),
+        ("mkfs.btrfs -q /dev/sdb; mount -o sync /dev/sdb /mnt/b\n", "mount option 'sync' is not"),
         ("coproc cat\n", "CoprocClause: this construct of bash is not known"),
         ("while :; do :; done\n", "the script ran for too many commands"),
         ("cat /dev/zero\n", "/dev/zero has no end"),

@@ -130,7 +130,7 @@ def fiemap(
 ) -> Table:
     """List the extents of a file as the ioctl FS_IOC_FIEMAP reports them.
 
-    ``extent_fiemap()`` of Linux 5.10, 6.1 and 6.12, on a filesystem where nothing waits to be
+    ``extent_fiemap()`` of Linux 5.10 to 6.18, on a filesystem where nothing waits to be
     written.
 
     Parameters

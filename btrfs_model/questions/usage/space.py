@@ -65,7 +65,7 @@ def du(
         nothing outside refers to); ``tree_bytes`` and ``tree_exclusive`` (the same of tree blocks).
         A quota group's ``rfer`` is ``extent_bytes + tree_bytes``, its ``excl`` the sum of the other
         two. With `files`, what is in a directory before it: ``path`` (from the top; empty for the
-        top itself), ``total``, ``exclusive`` (bytes of extents that one file alone shows),
+        top itself), ``total``, ``exclusive`` (bytes of extents that nothing else shows),
         ``set_shared`` (NA except for the paths that were named: bytes of the others, each counted
         once). A file with several names has a row for the first one.
 

@@ -190,7 +190,7 @@ def _feature(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _godown(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    """Refuse to shut a filesystem down, as btrfs does before Linux 7.0."""
+    """Refuse to shut a filesystem down, as btrfs does up to Linux 6.18."""
     del computer, arguments
     say(shell, "error on xfsctl(GOINGDOWN) (25: Inappropriate ioctl for device)\n")
     return 1

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.mount.options import NotFollowedError
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.dumptree.templates import uuid
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
@@ -162,7 +163,11 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
         if mounted is None:
             say(shell, f"mount: {where}: mount point not mounted or bad option.\n")
             return 32
-        mounted.remount([one for one in chosen if one != "remount"])
+        try:
+            mounted.remount([one for one in chosen if one != "remount"])
+        except ValueError as error:
+            bad = f"mount: {where}: mount point not mounted or bad option.\n{_MORE}"
+            return _bad_option(computer, shell, error, bad)
         return 0
     if len(words) != 2:
         raise UnknownError(f"mount {' '.join(words)}: say the device and where")
@@ -183,20 +188,29 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
             say(shell, f"mount: {where}: {reason(error)}.\n")
         return 32
     except ValueError as error:
-        computer.message(f"BTRFS error: {error}".encode())
-        say(shell, _refused(words[0], where))
-        return 32
+        return _bad_option(computer, shell, error, _refused(words[0], where))
     except BtrfsModelError as error:
         raise UnknownError(f"mount {words[0]}: {error}") from error
     return 0
 
 
+_MORE: Final = "       dmesg(1) may have more information after failed mount system call.\n"
+
+
 def _refused(source: str, where: str) -> str:
     return (
         f"mount: {where}: wrong fs type, bad option, bad superblock on {source}, missing codepage "
-        "or helper program, or other error.\n"
-        "       dmesg(1) may have more information after failed mount system call.\n"
+        f"or helper program, or other error.\n{_MORE}"
     )
+
+
+def _bad_option(computer: Computer, shell: Shell, error: ValueError, said: str) -> int:
+    """Say what mount(8) does of an option that a kernel refuses."""
+    if isinstance(error, NotFollowedError):
+        raise UnknownError(f"mount: {error}") from error
+    computer.message(f"BTRFS error: {error}".encode())
+    say(shell, said)
+    return 32
 
 
 def _umount(computer: Computer, shell: Shell, arguments: list[str]) -> int:

@@ -714,6 +714,28 @@ def test_a_plain_snapshot_is_read_without_its_stream(behaviour: str) -> None:
     assert plain >= 2
 
 
+def test_the_page_on_times_says_what_a_disk_that_reads_far_ahead_does() -> None:
+    page = " ".join((corpus.PROJECT / "docs/validation.md").read_text().split())
+    seen = {}
+    with bm.open(bm.sample("kernel/reada/r5k")) as fs:
+        for kernel in ("v5.12", "v5.15"):
+            reads = bm.reads(fs, "snap1", behaviour=kernel)
+            for sectors in (128, 2048):
+                seen[kernel, sectors] = reads.on(
+                    "deskstar-7k500", {"read_ahead_sectors": sectors}
+                ).attrs
+    told = {
+        key: (f"{one['seconds']:.2f} s", one["requests"] - one["buffered"], one["seeks"])
+        for key, one in seen.items()
+    }
+    assert "they take {}, {} requests come off the medium with {} seeks;".format(
+        *told["v5.12", 2048]
+    ) in page  # fmt: skip
+    assert "as in 5.15 it is {}, {} and {}.".format(*told["v5.15", 2048]) in page
+    near = [told[kernel, 128][0] for kernel in ("v5.12", "v5.15")]
+    assert f"({near[0].removesuffix(' s')} and {near[1]})" in page
+
+
 def test_options_that_go_with_a_device() -> None:
     with Filesystem.open(corpus.image(R5K)) as fs:
         for wrong in ({"think": 1.0}, {"parameters": {"rpm": 5400}}):
