@@ -15,6 +15,7 @@ from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.scripts.files import Stat, fail
+from btrfs_model.scripts.subvolumes import TOP, named
 from btrfs_model.shell.streams import Stream
 
 if TYPE_CHECKING:
@@ -83,14 +84,19 @@ class Mounted:
         if device.filesystem is None:
             raise fail(errno.EINVAL, device.path)
         kept = []
+        top: str | None = None
         for one in options:
             name, _, value = one.partition("=")
             if name == "subvol":
-                self.top = value.strip("/")
+                top = value.strip("/")
+            elif name == "subvolid":
+                top = named(device.filesystem, int(value, 0) or TOP)
             elif name == "ro":
                 self.is_read_only = True
             elif name not in _IGNORED and one:
                 kept.append(one)
+        self.top = named(device.filesystem, device.filesystem.default_subvolume()) if (
+            top is None) else top  # fmt: skip
         if self.top and not find(device.filesystem, self.top).is_dir:
             raise fail(errno.ENOENT, self.top)
         device.filesystem.set_mount_options(",".join(kept))
@@ -118,8 +124,9 @@ class Mounted:
     def shown(self) -> str:
         """Return the options as ``/proc/mounts`` shows them."""
         access = "ro" if self.is_read_only else "rw"
-        told = self.fs.mount_options
-        return f"{access},relatime,{told}" if told else f"{access},relatime"
+        number = self.fs.resolve(self.top)[0]
+        told = [self.fs.mount_options, f"subvolid={number}", f"subvol=/{self.top}"]
+        return ",".join([access, "relatime", *filter(None, told)])
 
     def crash(self) -> None:
         """Keep what a crash would leave."""

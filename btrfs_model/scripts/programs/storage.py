@@ -175,8 +175,11 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
     except OSError as error:
         if error.errno == errno.ENOENT and computer.stat(where) is None:
             say(shell, f"mount: {where}: mount point does not exist.\n")
-        elif error.errno == errno.ENOENT:
+        elif error.errno == errno.ENOENT and computer.stat(words[0]) is None:
             say(shell, f"mount: {where}: special device {words[0]} does not exist.\n")
+        elif error.errno == errno.ENOENT:
+            # no such subvolume
+            say(shell, f"mount: {where}: mount(2) system call failed: {reason(error)}.\n{_MORE}")
         elif error.errno == errno.EINVAL:
             say(shell, _refused(words[0], where))
         else:
@@ -191,11 +194,13 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
     return 0
 
 
+_MORE: Final = "       dmesg(1) may have more information after failed mount system call.\n"
+
+
 def _refused(source: str, where: str) -> str:
     return (
         f"mount: {where}: wrong fs type, bad option, bad superblock on {source}, missing codepage "
-        "or helper program, or other error.\n"
-        "       dmesg(1) may have more information after failed mount system call.\n"
+        f"or helper program, or other error.\n{_MORE}"
     )
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.scripts.program import Program, reason, say
-from btrfs_model.scripts.programs.btrfs import inspect, quotas, space, streams, subvolumes
+from btrfs_model.scripts.programs.btrfs import (
+    inspect,
+    quotas,
+    space,
+    streams,
+    subvolume_list,
+    subvolumes,
+)
 from btrfs_model.scripts.programs.btrfs.common import Command
 from btrfs_model.shell.state import UnknownError
 
@@ -22,8 +29,8 @@ def _scan(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 _COMMANDS: Final[dict[str, Command]] = {
-    **subvolumes.COMMANDS, **streams.COMMANDS, **space.COMMANDS, **quotas.COMMANDS,
-    **inspect.COMMANDS, "device scan": _scan,
+    **subvolumes.COMMANDS, **subvolume_list.COMMANDS, **streams.COMMANDS, **space.COMMANDS,
+    **quotas.COMMANDS, **inspect.COMMANDS, "device scan": _scan,
 }  # fmt: skip
 _QUIET: Final = {"subvolume create", "subvolume snapshot", "subvolume delete", "send", "receive"}
 

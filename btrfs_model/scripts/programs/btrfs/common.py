@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.program import say
 from btrfs_model.volume.image import Image
+from btrfs_model.volume.quotas import Quotas, quotas_of
 
 if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.scripts.mounted import Mounted
     from btrfs_model.shell.state import Shell
@@ -72,6 +75,14 @@ def checked_subvolume(computer: Computer, shell: Shell, path: str) -> bool:
     say(shell, "ERROR: Not a Btrfs subvolume: Invalid argument\n" if there
         else "ERROR: Could not statfs: No such file or directory\n")  # fmt: skip
     return False
+
+
+def quotas_now(fs: WritableFilesystem) -> Quotas | None:
+    """Return the quota groups as the running transaction has them; None without quotas."""
+    number = int(ObjectId.QUOTA_TREE)
+    if number not in fs.writer.tree_ids():
+        return None
+    return quotas_of({number: fs.writer.tree(number)}, fs.image)
 
 
 @contextmanager
