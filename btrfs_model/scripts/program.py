@@ -26,7 +26,7 @@ _MODULES: Final = (
     "findutils",
     "disk_usage",
     "storage",
-    "xfs_io",
+    "xfs_io.command",
     "btrfs.command",
     "attributes",
     "device_mapper",
