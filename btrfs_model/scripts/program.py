@@ -21,6 +21,7 @@ _MODULES: Final = (
     "names",
     "copies",
     "coreutils",
+    "owners",
     "listing",
     "stat",
     "findutils",

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.scripts.program import UsageError, options, reason, say, size_of
 from btrfs_model.scripts.programs.copies import fsync
 from btrfs_model.scripts.programs.xfs_io.file import OpenFile, range_of, report
@@ -90,7 +91,10 @@ def _put(file: OpenFile, offset: int, data: bytes, given: dict[str, str]) -> int
     mounted, path = file.on
     fs = mounted.fs
     if _may_not_wait(given):
-        fs.check_nowait(path, offset, len(data), file.direct)
+        try:
+            fs.check_nowait(path, offset, len(data), file.direct)
+        except UnsupportedError as error:
+            raise UnknownError(f"xfs_io: {error}") from error
     wrote = (fs.write_direct if file.direct else fs.write)(path, offset, data)
     if file.syncs:
         fsync(file.computer, file.path)
