@@ -307,7 +307,7 @@ class Computer:
         path = self.absolute(path)
         found = self.place(path)
         if found is not None:
-            return MountedFile(found[0], found[1], mode, bits & ~self.umask)
+            return MountedFile(found[0], found[1], mode, bits)
         special = _SPECIAL.get(path)
         if special is not None:
             return special()

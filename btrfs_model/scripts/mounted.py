@@ -59,6 +59,7 @@ class Mounted:
         self._names: list[str] = []
         self._data = b""
         self._mode = 0
+        self._umask = 0
         self._known: set[str] = set()
         self._known_of: str | None = None
 
@@ -66,6 +67,7 @@ class Mounted:
     def fs(self) -> WritableFilesystem:
         """The filesystem, with all that was collected."""
         self.flush()
+        self._made.umask = self.computer.umask
         return self._made
 
     @property
@@ -155,16 +157,20 @@ class Mounted:
 
     def put(self, path: str, data: bytes) -> None:
         """Write a whole file; new files of a directory with the same bytes are made together."""
-        mode = 0o666 & ~self.computer.umask
+        mode = 0o666
         if not self.collect(path, data, mode):
             MountedFile(self, path, "w", mode).write(data)
 
     def collect(self, path: str, data: bytes, mode: int) -> bool:
-        """Keep a new file, to be made with others; return False where it is none."""
+        """Keep a new file, to be made with others; return False where it is none.
+
+        `mode` is before the umask.
+        """
         if not self.computer.collects:
             return False
         folder, _, name = path.rpartition("/")
-        if folder != self._known_of or data != self._data or mode != self._mode:
+        umask = self.computer.umask
+        if (folder, data, mode, umask) != (self._known_of, self._data, self._mode, self._umask):
             self.flush()
             self.may_write(path)
             parent = self.inode(folder)
@@ -172,7 +178,8 @@ class Mounted:
                 raise fail(errno.ENOTDIR, path)
             may_write(self.fs, parent, path)
             self._known = set()
-            self._known_of, self._folder, self._data, self._mode = folder, folder, data, mode
+            self._known_of, self._folder, self._data = folder, folder, data
+            self._mode, self._umask = mode, umask
         if len(self._names) == _MANY:
             self._known.update(self._listed(self._made, folder))
         if not name or name in self._known or (len(self._names) < _MANY and self._is_there(path)):
@@ -197,6 +204,7 @@ class Mounted:
             return
         names, self._names = self._names, []
         fs = self._made
+        fs.umask = self._umask
         folder = self.inside(self._folder)
         try:
             with self.computer.timed(f"create {len(names):,} files"):

@@ -30,6 +30,7 @@ _MODULES: Final = (
     "xfs_io.command",
     "btrfs.command",
     "attributes",
+    "acls",
     "device_mapper",
     "filefrag",
     "fstests",

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import re
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.mount.names.xattr import all_xattrs
 from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.mounted import Mounted
-from btrfs_model.scripts.program import Program, options, say
+from btrfs_model.scripts.program import Program, options, reason, say
+from btrfs_model.scripts.programs.findutils import walk
 from btrfs_model.scripts.programs.names import each
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.volume.listing import to_fs_flags
@@ -23,7 +26,8 @@ _LETTERS: Final = {"s": 0x1, "u": 0x2, "c": 0x4, "S": 0x8, "i": 0x10, "a": 0x20,
 """``FS_*_FL`` by the letters of chattr."""
 
 
-def _on(computer: Computer, path: str) -> tuple[Mounted, str]:
+def on_mount(computer: Computer, path: str) -> tuple[Mounted, str]:
+    """Return the mount of a file, and its path there; OSError where it is in memory."""
     found = computer.place(computer.absolute(path))
     if found is None:
         raise fail(errno.EOPNOTSUPP, path)
@@ -47,7 +51,7 @@ def _chattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             paths.append(word)
 
     def change(path: str) -> None:
-        mounted, inside = _on(computer, path)
+        mounted, inside = on_mount(computer, path)
         mounted.may_write(path)
         with computer.timed("chattr"):
             mounted.fs.chattr(inside, add, remove)
@@ -98,74 +102,155 @@ def _lsattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return status
 
 
+_SETFATTR: Final = """\
+Usage: setfattr {-n name} [-v value] [-h] file...
+       setfattr {-x name} [-h] file...
+Try `setfattr --help' for more information.
+"""
+_GETFATTR: Final = """\
+Usage: getfattr [-hRLP] [-n name|-d] [-e en] [-m pattern] path...
+Try `getfattr --help' for more information.
+"""
+
+
 def _setfattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    given, paths = options(arguments, "h", "nvx", long=("name=", "value=", "remove="),
-                           program_name="setfattr")  # fmt: skip
+    given, paths = options(arguments, "h", "nvx", long=("name=", "value=", "remove=",
+                           "no-dereference"), program_name="setfattr")  # fmt: skip
     removed = given.get("x", given.get("remove"))
-    name, told = given.get("n", given.get("name", "")), given.get("v", given.get("value", ""))
+    name = given.get("n", given.get("name", ""))
+    follow = not {"h", "no-dereference"} & set(given)
+    if not paths or (removed is None) == (not name):
+        say(shell, _SETFATTR)
+        return 2
+    try:
+        value = _value(given.get("v", given.get("value", "")))
+    except ValueError:
+        say(shell, "bad input encoding\n")
+        return 1
 
     def change(path: str) -> None:
-        mounted, inside = _on(computer, path)
+        if computer.stat(path, follow=follow) is None:
+            raise fail(errno.ENOENT, path)
+        if computer.place(path) is None:
+            node = computer.tree.find(path, follow=follow)
+            if removed is None:
+                node.xattrs[name] = value
+            elif node.xattrs.pop(removed, None) is None:
+                raise fail(errno.ENODATA, path)
+            return
+        mounted, inside = on_mount(computer, path)
         mounted.may_write(path)
         with computer.timed("setxattr"):
             if removed is not None:
-                mounted.fs.removexattr(inside, removed)
+                mounted.fs.removexattr(inside, removed, follow=follow)
             else:
-                mounted.fs.setxattr(inside, name, _value(told))
+                mounted.fs.setxattr(inside, name, value, follow=follow)
 
-    return each(computer, shell, paths, change, "setfattr: {}")
+    status = 0
+    for path in paths:
+        try:
+            change(computer.absolute(path))
+        except OSError as error:
+            said = "No such attribute" if error.errno == errno.ENODATA else reason(error)
+            say(shell, f"setfattr: {path}: {said}\n")
+            status = 1
+    return status
 
 
 def _value(text: str) -> bytes:
+    """Return the bytes of a value; ValueError where it says none."""
     if text[:2] in ("0x", "0X"):
         return bytes.fromhex(text[2:])
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        text = text[1:-1]
-    return text.encode("utf-8", "surrogateescape")
+    if text[:2] in ("0s", "0S"):
+        return base64.b64decode(text[2:], validate=True)
+    data = text.encode("utf-8", "surrogateescape")
+    if len(data) > 1 and data[:1] == data[-1:] == b'"':
+        return re.sub(rb"\\([0-7]{3}|.)", lambda found: bytes([int(found[1], 8)])
+                      if len(found[1]) == 3 else found[1], data[1:-1])  # fmt: skip
+    return data
 
 
 def _getfattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    given, paths = options(arguments, "dh", "nme", long=("only-values", "absolute-names", "name=",
-                           "dump", "match="), program_name="getfattr")  # fmt: skip
-    wanted = given.get("n", given.get("name"))
+    given, paths = options(arguments, "dhR", "nme", long=("only-values", "absolute-names", "name=",
+                           "dump", "match=", "encoding=", "no-dereference", "recursive"),
+                           program_name="getfattr")  # fmt: skip
+    given = {_LETTERS_OF.get(one, one): value for one, value in given.items()}
+    if not paths or given.get("e", "hex") not in ("hex", "text", "base64"):
+        say(shell, _GETFATTR)
+        return 2
     status = 0
     for path in paths:
-        mounted, _ = _on(computer, path)
-        found = xattrs(mounted, computer.place(computer.absolute(path))[1])  # type: ignore[index]
-        if wanted is not None:
-            if wanted not in found:
-                say(shell, f"{path}: {wanted}: No such attribute\n")
-                status = 1
-                continue
-            found = {wanted: found[wanted]}
-        else:
-            match = given.get("m", given.get("match", r"^user\."))
-            found = {name: value for name, value in found.items()
-                     if match == "-" or re.search(match, name)}  # fmt: skip
-        if "only-values" in given:
-            for value in found.values():
-                shell.files[1].write(value)
+        seen = computer.stat(path, follow="h" not in given)
+        if seen is None:
+            say(shell, f"getfattr: {path}: No such file or directory\n")
+            status = 1
             continue
-        if not found:
-            continue
-        shown = path if "absolute-names" in given else path.lstrip("/")
-        if shown != path:
-            say(shell, "getfattr: Removing leading '/' from absolute path names\n")
-        shell.write(f"# file: {shown}\n")
-        for name in sorted(found):
-            if "d" in given or "dump" in given or wanted is not None:
-                shell.write(f'{name}="{found[name].decode("utf-8", "surrogateescape")}"\n')
-            else:
-                shell.write(f"{name}\n")
-        shell.write("\n")
+        below = [one for one, _, _ in walk(computer, path, seen, 0, 1 << 30, False)]
+        for one in below if "R" in given else [path]:
+            status |= _show_xattrs(computer, shell, one, given)
     return status
+
+
+_LETTERS_OF: Final = {"name": "n", "dump": "d", "match": "m", "encoding": "e", "recursive": "R",
+                      "no-dereference": "h"}  # fmt: skip
+
+
+def _show_xattrs(computer: Computer, shell: Shell, path: str, given: dict[str, str]) -> int:
+    found = _all(computer, path, follow="h" not in given)
+    wanted = given.get("n")
+    if wanted is not None:
+        if wanted not in found:
+            say(shell, f"{path}: {wanted}: No such attribute\n")
+            return 1
+        found = {wanted: found[wanted]}
+    else:
+        match = given.get("m", r"^user\.")
+        found = {name: value for name, value in sorted(found.items())
+                 if match == "-" or re.search(match, name)}  # fmt: skip
+    if "only-values" in given:
+        for value in found.values():
+            shell.files[1].write(value)
+        return 0
+    if not found:
+        return 0
+    shown = path if "absolute-names" in given else path.lstrip("/")
+    if shown != path:
+        say(shell, "getfattr: Removing leading '/' from absolute path names\n")
+    shell.write(f"# file: {shown}\n")
+    for name, value in found.items():
+        shell.write(name)
+        if "d" in given or wanted is not None:
+            shell.files[1].write(b"=" + _encoded(value, given.get("e", "")))
+        shell.write("\n")
+    shell.write("\n")
+    return 0
+
+
+def _all(computer: Computer, path: str, *, follow: bool) -> dict[str, bytes]:
+    place = computer.place(computer.absolute(path))
+    if place is None:
+        return dict(computer.tree.find(computer.absolute(path), follow=follow).xattrs)
+    return xattrs(*place, follow=follow)
+
+
+def _encoded(value: bytes, encoding: str) -> bytes:
+    """Write a value: as text by itself where at most an eighth of it cannot be printed."""
+    text = value.removesuffix(b"\0")
+    odd = sum(not 32 <= one < 127 for one in text)
+    encoding = encoding or ("text" if len(text) >= 8 * odd else "base64")
+    if encoding == "hex":
+        return b"0x" + value.hex().encode()
+    if encoding == "base64":
+        return b"0s" + base64.b64encode(value)
+    return b'"' + re.sub(rb'["\\]', rb"\\\g<0>", text).replace(b"\n", rb"\012").replace(
+        b"\r", rb"\015").replace(b"\0", rb"\000") + b'"'  # fmt: skip
 
 
 def _attr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     """attr: xattrs of users by the names that XFS gave them."""
     given, paths = options(arguments, "lqLRS", "sgrV", program_name="attr")
     path = paths[-1]
-    mounted, inside = _on(computer, computer.absolute(path))
+    mounted, inside = on_mount(computer, computer.absolute(path))
     quiet = "q" in given
     found = xattrs(mounted, computer.place(computer.absolute(path))[1])  # type: ignore[index]
     if "s" in given:
@@ -200,9 +285,9 @@ def _attr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return 0
 
 
-def xattrs(mounted: Mounted, path: str) -> dict[str, bytes]:
+def xattrs(mounted: Mounted, path: str, *, follow: bool = True) -> dict[str, bytes]:
     """Return the extended attributes of a file, as they are now."""
-    found = mounted.fs.file(mounted.inside(path)).xattrs()
+    found = all_xattrs(mounted.fs, mounted.inode(path, follow=follow))
     return {name.decode("utf-8", "surrogateescape"): value for name, value in found.items()}
 
 

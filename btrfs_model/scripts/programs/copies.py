@@ -17,7 +17,9 @@ from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.scripts.files import TreeFile, fail
 from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
-from btrfs_model.scripts.programs.names import each, make_folder, read_link, symlink
+from btrfs_model.scripts.programs.attributes import xattrs
+from btrfs_model.scripts.programs.names import each, make_folder, read_link, set_mode, symlink
+from btrfs_model.scripts.programs.owners import set_owner
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
 
@@ -96,6 +98,9 @@ def _copy(
     if keeps == "all" and not seen.is_link:
         _copy_xattrs(computer, source, path)
     if keeps and not seen.is_link:
+        set_owner(computer, path, seen.uid, seen.gid, follow=False)
+        if not _copy_acls(computer, source, path):
+            set_mode(computer, path, seen.mode & 0o7777)
         change_times(computer, path, seen.atime, seen.mtime)
 
 
@@ -105,6 +110,18 @@ def _copy_xattrs(computer: Computer, source: str, path: str) -> None:
         fs, name = second[0].fs, second[0].inside(second[1])
         for each_name, value in first[0].fs.file(first[0].inside(first[1])).xattrs().items():
             fs.setxattr(name, each_name, value)
+
+
+def _copy_acls(computer: Computer, source: str, path: str) -> bool:
+    """Copy ACLs, which have the mode; return False where there are none."""
+    first, second = computer.place(source), computer.place(path)
+    if first is None or second is None:
+        return False
+    found = xattrs(*first)
+    acls = {name: value for name, value in found.items() if name.startswith("system.posix_acl_")}
+    for name, value in acls.items():
+        second[0].fs.setxattr(second[0].inside(second[1]), name, value)
+    return "system.posix_acl_access" in acls
 
 
 def copy_file(computer: Computer, source: str, path: str, reflink: str = "auto") -> None:

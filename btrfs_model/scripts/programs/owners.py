@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import Program, options, reason, say
 from btrfs_model.scripts.programs.findutils import walk
+from btrfs_model.scripts.programs.names import set_mode
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
 _Change: TypeAlias = "Callable[[str, Stat], None]"
-_USERS: Final = {"root": 0, "daemon": 1, "bin": 2, "nobody": 65534, "fsgqa": 1000}
-_GROUPS: Final = {"root": 0, "daemon": 1, "bin": 2, "nogroup": 65534, "fsgqa": 1000}
+USERS: Final = {"root": 0, "daemon": 1, "bin": 2, "nobody": 65534, "fsgqa": 1000}
+"""Users by their names."""
+GROUPS: Final = {"root": 0, "daemon": 1, "bin": 2, "nogroup": 65534, "fsgqa": 1000}
+"""Groups by their names."""
 _EVERYTHING: Final = 1 << 30
 
 
@@ -98,7 +101,7 @@ def _chmod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                 shell.write(f"neither symbolic link '{path}' nor referent has been changed\n")
             return
         mode = _new_mode(told, seen.mode, computer.umask)
-        _set_mode(computer, path, mode)
+        set_mode(computer, path, mode)
         old = seen.mode & 0o7777
         if verbose or (changes and mode != old):
             kind = stat.S_IFMT(seen.mode)
@@ -107,18 +110,6 @@ def _chmod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                         f"mode of '{path}' changed from {before} to {after}\n")  # fmt: skip
 
     return _each(computer, shell, "chmod", paths, given, change, follow=True)
-
-
-def _set_mode(computer: Computer, path: str, mode: int) -> None:
-    found = computer.place(computer.absolute(path))
-    if found is None:
-        node = computer.node(path)
-        node.mode = stat.S_IFMT(node.mode) | mode
-        return
-    mounted, inside = found
-    mounted.may_write(path)
-    with computer.timed("chmod"):
-        mounted.fs.chmod(mounted.inside(inside), mode)
 
 
 _CLAUSE: Final = re.compile(r"([ugoa]*)((?:[-+=](?:[rwxXst]*|[ugo]))+)")
@@ -185,7 +176,7 @@ def _chown(name: str) -> Program:
         if name == "chown" and ":" not in told and re.fullmatch(r"\w+\.\w+", told):
             owner, _, group = told.partition(".")
             say(shell, f"chown: warning: '.' should be ':': '{told}'\n")
-        uid, gid = _number(owner, _USERS), _number(group, _GROUPS)
+        uid, gid = _number(owner, USERS), _number(group, GROUPS)
         if uid is None or gid is None or (name == "chown" and told.endswith(":")):
             say(shell, f"{name}: {_wrong(name, told, uid, gid)}: '{told}'\n")
             return 1
@@ -194,7 +185,7 @@ def _chown(name: str) -> Program:
         follow = not recursive and not {"h", "no-dereference"} & set(given)
 
         def change(path: str, seen: Stat) -> None:
-            _set_owner(computer, path, seen.uid if uid < 0 else uid, seen.gid if gid < 0 else gid,
+            set_owner(computer, path, seen.uid if uid < 0 else uid, seen.gid if gid < 0 else gid,
                        follow=follow)  # fmt: skip
 
         return _each(computer, shell, name, paths, given, change, follow=follow)
@@ -215,7 +206,8 @@ def _wrong(name: str, told: str, uid: int | None, gid: int | None) -> str:
     return "invalid user" if uid is None else "invalid spec"
 
 
-def _set_owner(computer: Computer, path: str, uid: int, gid: int, *, follow: bool) -> None:
+def set_owner(computer: Computer, path: str, uid: int, gid: int, *, follow: bool) -> None:
+    """Change who has a file."""
     found = computer.place(computer.absolute(path))
     if found is None:
         node = computer.tree.find(computer.absolute(path), follow=follow)
