@@ -279,7 +279,8 @@ class Mounted:
         return self._listed(self.fs, path)
 
     def _listed(self, fs: WritableFilesystem, path: str) -> list[str]:
-        names = fs.file(self.inside(path)).names()
+        # through a link, as opendir() goes
+        names = fs.file(f"{self.inside(path)}/").names()
         return [name.decode("utf-8", "surrogateescape") for name in names]
 
     def read_link(self, path: str) -> str:

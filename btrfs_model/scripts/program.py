@@ -24,7 +24,7 @@ _MODULES: Final = (
     "owners",
     "listing",
     "stat",
-    "findutils",
+    "find.command",
     "disk_usage",
     "storage",
     "xfs_io.command",
@@ -32,7 +32,7 @@ _MODULES: Final = (
     "attributes",
     "acls",
     "device_mapper",
-    "filefrag",
+    "xfs_io.filefrag",
     "fstests",
 )
 _UNITS: Final = {"": 1, "b": 512, "s": 512, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,

@@ -134,7 +134,7 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
         (MADE + "xfs_io -T -c 'pwrite 0 1' /mnt/sdb\n", "line 2: xfs_io: -T: this option is not"),
         (MADE + "xfs_io -f -c 'pwrite -B 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite: -B"),
-        (MADE + "find /mnt/sdb -newer x\n", "line 2: find: -newer: this test is not known"),
+        (MADE + "find /mnt/sdb -context x\n", "line 2: find: -context: this test is not known"),
         ("coproc cat\n", "CoprocClause: this construct of bash is not known"),
         ("while :; do :; done\n", "the script ran for too many commands"),
         ("cat /dev/zero\n", "/dev/zero has no end"),

@@ -12,7 +12,7 @@ from btrfs_model.mount.names.xattr import all_xattrs
 from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.mounted import Mounted
 from btrfs_model.scripts.program import Program, options, reason, say
-from btrfs_model.scripts.programs.findutils import walk
+from btrfs_model.scripts.programs.find.walk import walk
 from btrfs_model.scripts.programs.names import each
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.volume.listing import to_fs_flags

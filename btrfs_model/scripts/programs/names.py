@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell
 
 
+USERS: Final = {"root": 0, "daemon": 1, "bin": 2, "nobody": 65534, "fsgqa": 1000}
+"""Users by their names."""
+GROUPS: Final = {"root": 0, "daemon": 1, "bin": 2, "nogroup": 65534, "fsgqa": 1000}
+"""Groups by their names."""
+
+
 def each(
     computer: Computer, shell: Shell, paths: list[str], act: Callable[[str], None], told: str
 ) -> int:

@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import Program, options, reason, say
-from btrfs_model.scripts.programs.findutils import walk
-from btrfs_model.scripts.programs.names import set_mode
+from btrfs_model.scripts.programs.find.walk import walk
+from btrfs_model.scripts.programs.modes import is_mode, new_mode
+from btrfs_model.scripts.programs.names import GROUPS, USERS, set_mode
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
 _Change: TypeAlias = "Callable[[str, Stat], None]"
-USERS: Final = {"root": 0, "daemon": 1, "bin": 2, "nobody": 65534, "fsgqa": 1000}
-"""Users by their names."""
-GROUPS: Final = {"root": 0, "daemon": 1, "bin": 2, "nogroup": 65534, "fsgqa": 1000}
-"""Groups by their names."""
 _EVERYTHING: Final = 1 << 30
 
 
@@ -90,7 +87,7 @@ def _chmod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     if len(words) < 2:
         return _missing(shell, "chmod", words)
     told, *paths = words
-    if not _is_mode(told):
+    if not is_mode(told):
         say(shell, f"chmod: invalid mode: '{told}'\nTry 'chmod --help' for more information.\n")
         return 1
     verbose, changes = bool({"v", "verbose"} & set(given)), bool({"c", "changes"} & set(given))
@@ -100,7 +97,7 @@ def _chmod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             if verbose:
                 shell.write(f"neither symbolic link '{path}' nor referent has been changed\n")
             return
-        mode = _new_mode(told, seen.mode, computer.umask)
+        mode = new_mode(told, seen.mode, computer.umask)
         set_mode(computer, path, mode)
         old = seen.mode & 0o7777
         if verbose or (changes and mode != old):
@@ -110,48 +107,6 @@ def _chmod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                         f"mode of '{path}' changed from {before} to {after}\n")  # fmt: skip
 
     return _each(computer, shell, "chmod", paths, given, change, follow=True)
-
-
-_CLAUSE: Final = re.compile(r"([ugoa]*)((?:[-+=](?:[rwxXst]*|[ugo]))+)")
-
-
-def _is_mode(told: str) -> bool:
-    if re.fullmatch(r"[0-7]+", told):
-        return int(told, 8) <= 0o7777
-    return all(_CLAUSE.fullmatch(one) for one in told.split(","))
-
-
-def _new_mode(told: str, old: int, umask: int) -> int:
-    """Return a mode as chmod makes it of an old one."""
-    mode = old & 0o7777
-    if re.fullmatch(r"[0-7]+", told):
-        # what a directory has of these stays, unless five digits are told
-        kept = mode & 0o6000 if stat.S_ISDIR(old) and len(told) < 5 else 0
-        return int(told, 8) | kept
-    for clause in told.split(","):
-        found = _CLAUSE.fullmatch(clause)
-        assert found is not None
-        mask = 0
-        for letter in found[1] or "a":
-            mask |= {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": 0o7777}[letter]
-        for sign, letters in re.findall(r"([-+=])([rwxXstugo]*)", found[2]):
-            bits = _bits(letters, mode, stat.S_ISDIR(old))
-            bits &= mask if found[1] else mask & ~umask
-            # of a directory, = leaves what is not told of the first three bits
-            cleared = mask & 0o777 if stat.S_ISDIR(old) else mask
-            mode = {"+": mode | bits, "-": mode & ~bits, "=": mode & ~cleared | bits}[sign]
-    return mode
-
-
-def _bits(letters: str, mode: int, is_dir: bool) -> int:
-    bits = 0
-    for letter in letters:
-        if letter in "ugo":
-            bits |= (mode >> {"u": 6, "g": 3, "o": 0}[letter] & 7) * 0o111
-        else:
-            bits |= {"r": 0o444, "w": 0o222, "x": 0o111, "s": 0o6000, "t": 0o1000,
-                     "X": 0o111 if is_dir or mode & 0o111 else 0}[letter]  # fmt: skip
-    return bits
 
 
 # -------------------------------------------------------------------------------------- owners --

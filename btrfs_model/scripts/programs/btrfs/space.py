@@ -28,7 +28,7 @@ from btrfs_model.scripts.programs.btrfs.common import (
     on_mount,
     pretty,
 )
-from btrfs_model.scripts.programs.findutils import walk
+from btrfs_model.scripts.programs.find.walk import walk
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
