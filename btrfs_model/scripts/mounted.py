@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.names.lookup import find, is_read_only, may_write, read_link
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
@@ -104,6 +105,10 @@ class Mounted:
         device.filesystem.set_mount_options(",".join(kept))
         fs = device.filesystem
         fs.clock = max(fs.clock, device.clock, int(self.computer.now * 10**9))
+        superblock = fs.image.superblock
+        if not self.is_read_only and superblock.uuid_tree_generation != superblock.generation:
+            # what a kernel does first on a filesystem that it does not know is for a commit
+            start_transaction(fs)
 
     def end(self) -> None:
         """Unmount."""

@@ -130,7 +130,7 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
     ("text", "told"),
     [
         ("true\nmkfs.btrfs --nope /dev/sdb\n", "line 2: mkfs.btrfs: --nope: this option is"),
-        (MADE + "btrfs balance start /mnt/sdb\n", "line 2: btrfs balance start: this command"),
+        (MADE + "btrfs balance start /mnt/sdb\n", "line 2: btrfs balance start: nothing balances"),
         (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
         (MADE + "xfs_io -T -c 'pwrite 0 1' /mnt/sdb\n", "line 2: xfs_io: -T: this option is not"),
         (MADE + "xfs_io -f -c 'pwrite -B 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite: -B"),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.scripts.program import Program, reason, say
 from btrfs_model.scripts.programs.btrfs import (
+    devices,
+    dump_super,
     inspect,
     quotas,
     space,
@@ -23,14 +25,9 @@ if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell
 
 
-def _scan(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    del computer, shell, arguments
-    return 0
-
-
 _COMMANDS: Final[dict[str, Command]] = {
     **subvolumes.COMMANDS, **subvolume_list.COMMANDS, **streams.COMMANDS, **space.COMMANDS,
-    **quotas.COMMANDS, **inspect.COMMANDS, "device scan": _scan,
+    **quotas.COMMANDS, **inspect.COMMANDS, **dump_super.COMMANDS, **devices.COMMANDS,
 }  # fmt: skip
 _QUIET: Final = {"subvolume create", "subvolume snapshot", "subvolume delete", "send", "receive"}
 

@@ -19,6 +19,7 @@ from btrfs_model.questions.check import check
 from btrfs_model.questions.usage.space import du
 from btrfs_model.scripts.program import options, reason, say, size_of
 from btrfs_model.scripts.programs.btrfs.common import (
+    KINDS,
     UNITS,
     Command,
     checked_subvolume,
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
 
 _LARGE: Final = 32 << 20
 """Bytes of an extent that btrfs-progs leave as it is."""
-_KINDS: Final = {BTRFS_BLOCK_GROUP_DATA: "Data", BTRFS_BLOCK_GROUP_SYSTEM: "System",
-                 BTRFS_BLOCK_GROUP_METADATA: "Metadata",
-                 BTRFS_BLOCK_GROUP_DATA | BTRFS_BLOCK_GROUP_METADATA: "Data+Metadata"}  # fmt: skip
+_LABEL: Final = 255
+"""Bytes of a label."""
 
 
 def _filesystem_sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
@@ -66,7 +66,7 @@ def _df(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         for flags, (total, used) in sorted(whole.items()):
             if flags & kinds == kind:
                 told = "DUP" if flags & BTRFS_BLOCK_GROUP_DUP else "single"
-                shell.write(f"{_KINDS[kind]}, {told}: total={pretty(total, given)}, "
+                shell.write(f"{KINDS[kind]}, {told}: total={pretty(total, given)}, "
                             f"used={pretty(used, given)}\n")  # fmt: skip
     reserve = global_reserve(
         fs, fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA), UNLINK_METADATA_UNITS
@@ -104,9 +104,19 @@ def _du(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _label(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        raise UnknownError("btrfs filesystem label: a new label is not known")
-    shell.write(_filesystem(computer, arguments[0]).image.superblock.label + "\n")
+    path, *new = arguments
+    whole = computer.absolute(path).rstrip("/")
+    if new and computer.mounted_at(path) is not None and whole not in computer.mounts:
+        say(shell, f"ERROR: device {path} is mounted, use mount point\n")
+        return 255
+    fs = _filesystem(computer, path)
+    if not new:
+        shell.write(fs.image.superblock.label + "\n")
+        return 0
+    if len(new[0].encode()) > _LABEL:
+        say(shell, f"ERROR: label {new[0]} is too long (max {_LABEL})\n")
+        return 255
+    fs.set_label(new[0])
     return 0
 
 

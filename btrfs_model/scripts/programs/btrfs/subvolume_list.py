@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import datetime
-import errno
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.program import options, reason, say
 from btrfs_model.scripts.programs.btrfs.common import (
     Command,
     checked_subvolume,
     is_subvolume,
     on_mount,
+    opened,
     pretty,
     quotas_now,
 )
@@ -59,18 +58,6 @@ def _uuid(value: bytes) -> str:
     return str(UUID(bytes=value)) if any(value) else "-"
 
 
-def _opened(computer: Computer, shell: Shell, path: str) -> Mounted | None:
-    """Return the mount of a directory; None, with what btrfs says of it, where there is none."""
-    try:
-        if computer.stat(path) is None:
-            raise fail(errno.ENOENT, path)
-        return on_mount(computer, path)[0]
-    except OSError as error:
-        say(shell, f"ERROR: not a btrfs filesystem: {path}\n" if error.errno == errno.ENOTTY
-            else f"ERROR: cannot access '{path}': {reason(error)}\n")  # fmt: skip
-        return None
-
-
 def _top_of(computer: Computer, mounted: Mounted, path: str) -> int:
     return mounted.fs.resolve(on_mount(computer, path)[1])[0]
 
@@ -81,7 +68,7 @@ def _top_of(computer: Computer, mounted: Mounted, path: str) -> int:
 def _list(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "apcguqRtsro", "GC", long=("sort=",),
                            program_name="btrfs subvolume list")  # fmt: skip
-    mounted = _opened(computer, shell, paths[-1])
+    mounted = opened(computer, shell, paths[-1])
     if mounted is None:
         say(shell, f"ERROR: can't access '{paths[-1]}'\n")
         return 1
@@ -219,7 +206,7 @@ def _get_default(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         say(shell, "btrfs subvolume get-default: exactly 1 argument expected, "
                    f"{len(arguments)} given\n")  # fmt: skip
         return 1
-    mounted = _opened(computer, shell, arguments[0])
+    mounted = opened(computer, shell, arguments[0])
     if mounted is None:
         return 1
     number = mounted.fs.default_subvolume()
