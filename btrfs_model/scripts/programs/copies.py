@@ -170,6 +170,9 @@ def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         if name not in known:
             raise UnknownError(f"dd: {name}=: this operand is not known")
     block = size_of(given.get("bs", given.get("obs", "512")))
+    if not block:
+        say(shell, "dd: invalid number: '0'\n")
+        return 1
     count = size_of(given["count"]) if "count" in given else None
     skip, seek = size_of(given.get("skip", "0")), size_of(given.get("seek", "0"))
     flags = set(given.get("conv", "").split(",")) | set(given.get("oflag", "").split(","))
@@ -419,7 +422,8 @@ def _check_digests(computer: Computer, shell: Shell, name: str, kind: str, paths
 
 
 def _head(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    arguments = [f"-n{one[1:]}" if re.fullmatch(r"-\d+", one) else one for one in arguments]
+    if arguments and re.fullmatch(r"-\d+", arguments[0]):
+        arguments = [f"-n{arguments[0][1:]}", *arguments[1:]]
     given, paths = options(arguments, "qv", "nc", long=("lines=", "bytes="), program_name="head")
     count = given.get("c", given.get("bytes"))
     lines = given.get("n", given.get("lines", "10"))

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 def _quota(what: str) -> Command:
     def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-        given, paths = options(arguments, "wsqW", program_name=f"btrfs quota {what}")
+        given, paths = options(arguments, "wsqW", long=("simple",),
+                               program_name=f"btrfs quota {what}")  # fmt: skip
         mounted, _ = on_mount(computer, paths[0])
         fs = mounted.fs
         if what == "enable":
-            fs.quota_enable("s" in given)
+            fs.quota_enable(bool({"s", "simple"} & set(given)))
             fs.sync()
         elif what == "disable":
             fs.quota_disable()
