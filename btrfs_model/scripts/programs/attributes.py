@@ -196,7 +196,7 @@ _LETTERS_OF: Final = {"name": "n", "dump": "d", "match": "m", "encoding": "e", "
 
 
 def _show_xattrs(computer: Computer, shell: Shell, path: str, given: dict[str, str]) -> int:
-    found = _all(computer, path, follow="h" not in given)
+    found = file_xattrs(computer, path, follow="h" not in given)
     wanted = given.get("n")
     if wanted is not None:
         if wanted not in found:
@@ -226,7 +226,8 @@ def _show_xattrs(computer: Computer, shell: Shell, path: str, given: dict[str, s
     return 0
 
 
-def _all(computer: Computer, path: str, *, follow: bool) -> dict[str, bytes]:
+def file_xattrs(computer: Computer, path: str, *, follow: bool) -> dict[str, bytes]:
+    """Return the extended attributes of any file."""
     place = computer.place(computer.absolute(path))
     if place is None:
         return dict(computer.tree.find(computer.absolute(path), follow=follow).xattrs)

@@ -11,11 +11,12 @@ from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.dumptree.templates import uuid
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
+from btrfs_model.scripts.programs.btrfs.rootdir import fill
 from btrfs_model.scripts.programs.names import each
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
-    from btrfs_model.scripts.computer import Computer
+    from btrfs_model.scripts.computer import Computer, Device
     from btrfs_model.shell.state import Shell
 
 _FEATURES: Final = {
@@ -30,10 +31,10 @@ _FEATURES: Final = {
 def _mkfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     """mkfs.btrfs: a filesystem as btrfs-progs 6.2 makes it."""
     given, paths = options(
-        arguments, "fqKvM", "mdbLnsOUR",
+        arguments, "fqKvM", "mdbLnsOURr",
         long=("force", "metadata=", "data=", "byte-count=", "label=", "nodesize=", "sectorsize=",
               "features=", "uuid=", "csum=", "checksum=", "nodiscard", "quiet", "mixed",
-              "runtime-features=", "leafsize="),
+              "runtime-features=", "leafsize=", "rootdir="),
         program_name="mkfs.btrfs",
     )  # fmt: skip
     if "list-all" in _list(given):
@@ -55,6 +56,9 @@ def _mkfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         say(shell, f"ERROR: {paths[0]} appears to contain an existing filesystem (btrfs)\n"
                    "ERROR: use the -f option to force overwrite\n")  # fmt: skip
         return 1
+    source = given.get("r", given.get("rootdir"))
+    if source is not None and not _is_folder(computer, shell, source, device):
+        return 1
     chosen = _format(given)
     size = size_of(given.get("b", given.get("byte-count", str(device.size))))
     try:
@@ -65,12 +69,33 @@ def _mkfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     if device.filesystem is not None:
         device.filesystem.close()
     device.filesystem, device.crashed = fs, None
+    if source is not None:
+        try:
+            fill(computer, fs, source)
+        except OSError as error:
+            say(shell, f"ERROR: error while filling filesystem: {reason(error)}\n")
+            return 1
     if "quota" in _list(given):
         fs.quota_enable()
         fs.sync()
     if not {"q", "quiet"} & set(given):
-        shell.write(_told(fs, chosen, size))
+        shell.write(_told(fs, chosen, size, "" if source is None else "Making image is "
+                          "completed.\n"))  # fmt: skip
     return 0
+
+
+def _is_folder(computer: Computer, shell: Shell, path: str, device: Device) -> bool:
+    """Whether ``--rootdir`` names a directory; say so where it does not."""
+    seen = computer.stat(path)
+    if seen is None:
+        say(shell, f"ERROR: ftw subdir walk of {path} failed: No such file or directory\n")
+    elif not seen.is_dir:
+        say(shell, f"ERROR: chdir failed for {path}: Not a directory\n"
+                   f"ERROR: unable to traverse directory {path}: 1\n"
+                   "ERROR: error while filling filesystem: 1\n"
+                   f"ERROR: device scan failed on '{device.path}': Invalid argument\n")  # fmt: skip
+        _erase(device)
+    return seen is not None and seen.is_dir
 
 
 def _list(given: dict[str, str]) -> list[str]:
@@ -115,11 +140,11 @@ def _format(given: dict[str, str]) -> dict[str, Any]:
     return chosen
 
 
-def _told(fs: WritableFilesystem, chosen: dict[str, Any], size: int) -> str:
+def _told(fs: WritableFilesystem, chosen: dict[str, Any], size: int, filled: str) -> str:
     return (
         "btrfs-progs v6.2\n"
         "See http://btrfs.wiki.kernel.org for more information.\n\n"
-        f"Label:              {chosen.get('label') or '(null)'}\n"
+        f"{filled}Label:              {chosen.get('label') or '(null)'}\n"
         f"UUID:               {uuid(fs.image.superblock.fsid)}\n"
         f"Node size:          {fs.nodesize}\n"
         "Sector size:        4096\n"
@@ -258,14 +283,17 @@ def _blockdev(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return 0
 
 
+def _erase(device: Device) -> None:
+    if device.filesystem is not None:
+        device.filesystem.close()
+    device.filesystem = device.crashed = None
+
+
 def _wipefs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     _, paths = options(arguments, "aqf", long=("all", "force", "quiet"), program_name="wipefs")
 
     def wipe(path: str) -> None:
-        device = computer.device(path)
-        if device.filesystem is not None:
-            device.filesystem.close()
-        device.filesystem = device.crashed = None
+        _erase(computer.device(path))
 
     return each(computer, shell, paths, wipe, "wipefs: error: {}: probing initialization failed")
 
