@@ -48,6 +48,8 @@ class Stat:
     mtime: int = 0
     ctime: int = 0
     birth: int = 0
+    rdev: int = 0
+    """Of a device, as ``os.makedev()`` makes it."""
     waits: Callable[[], int] | None = None
     """Sectors that data have which wait to be written: asked for when somebody wants to know."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 import tempfile
 from functools import partial
@@ -250,7 +251,7 @@ class Mounted:
         return Stat(
             item.mode, inode.i_size, inode.ino, inode.root, item.nlink if not inode.is_dir else 1,
             item.uid, item.gid, _aligned(item.nbytes) // _SECTOR, item.atime, item.mtime,
-            item.ctime, item.otime,
+            item.ctime, item.otime, os.makedev(item.rdev >> 20, item.rdev & (1 << 20) - 1),
             partial(self._new_delalloc, inode) if stat.S_ISREG(item.mode) else None,
         )  # fmt: skip
 

@@ -29,6 +29,7 @@ _MODULES: Final = (
     "storage",
     "xfs_io.command",
     "btrfs.command",
+    "btrfs.mkfs",
     "attributes",
     "acls",
     "device_mapper",
