@@ -17,9 +17,9 @@ from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.scripts.files import TreeFile, fail
 from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
-from btrfs_model.scripts.programs.attributes import xattrs
+from btrfs_model.scripts.programs.attributes.owners import set_owner
+from btrfs_model.scripts.programs.attributes.xattrs import xattrs
 from btrfs_model.scripts.programs.names import each, make_folder, read_link, set_mode, symlink
-from btrfs_model.scripts.programs.owners import set_owner
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
 
@@ -95,10 +95,11 @@ def _copy(
         raise UnknownError("cp: only regular files, directories and links are copied")
     else:
         copy_file(computer, source, path, reflink)
-    if keeps == "all" and not seen.is_link:
-        _copy_xattrs(computer, source, path)
     if keeps and not seen.is_link:
+        # a new owner takes capabilities away
         set_owner(computer, path, seen.uid, seen.gid, follow=False)
+        if keeps == "all":
+            _copy_xattrs(computer, source, path)
         if not _copy_acls(computer, source, path):
             set_mode(computer, path, seen.mode & 0o7777)
         change_times(computer, path, seen.atime, seen.mtime)

@@ -14,7 +14,7 @@ from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.inode import live_subvolume, mark_inode_dirty
 from btrfs_model.mount.names.lookup import find
 from btrfs_model.ondisk.keys import ObjectId
-from btrfs_model.scripts.programs.attributes import file_xattrs
+from btrfs_model.scripts.programs.attributes.xattrs import file_xattrs
 from btrfs_model.scripts.programs.names import read_link
 from btrfs_model.shell.state import UnknownError
 

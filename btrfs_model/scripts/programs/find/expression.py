@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import reason, say
+from btrfs_model.scripts.programs.attributes.modes import is_mode, new_mode
 from btrfs_model.scripts.programs.find.printed import printed
-from btrfs_model.scripts.programs.modes import is_mode, new_mode
 from btrfs_model.scripts.programs.names import GROUPS, USERS, read_link, remove_folder, unlink
 from btrfs_model.shell.state import UnknownError
 

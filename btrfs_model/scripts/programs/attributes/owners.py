@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import Program, options, reason, say
+from btrfs_model.scripts.programs.attributes.modes import is_mode, new_mode
 from btrfs_model.scripts.programs.find.walk import walk
-from btrfs_model.scripts.programs.modes import is_mode, new_mode
 from btrfs_model.scripts.programs.names import GROUPS, USERS, set_mode
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import Program, options, reason, say
-from btrfs_model.scripts.programs.attributes import on_mount, xattrs
+from btrfs_model.scripts.programs.attributes.xattrs import on_mount, xattrs
 from btrfs_model.scripts.programs.find.walk import walk
 from btrfs_model.scripts.programs.names import GROUPS, USERS
 from btrfs_model.shell.state import UnknownError
