@@ -111,9 +111,19 @@ class Mounted:
             # what a kernel does first on a filesystem that it does not know is for a commit
             start_transaction(fs)
 
+    def bound(self, path: str, where: str) -> Mounted:
+        """Return a mount of a directory of this one."""
+        other = Mounted(self.device, self.source, where, self.computer)
+        other.top, other.is_read_only = self.inside(path).strip("/"), self.is_read_only
+        other.options = [*self.options, f"subvol={other.top}"]
+        return other
+
     def end(self) -> None:
-        """Unmount."""
+        """Unmount; the filesystem too where it is mounted nowhere else."""
         self.device.clock = self.fs.clock
+        if any(one.device is self.device and one is not self
+               for one in self.computer.mounts.values()):  # fmt: skip
+            return
         if self.device.drops:
             self.fs.close()
             self.device.filesystem = None
@@ -133,7 +143,7 @@ class Mounted:
         """Return the options as ``/proc/mounts`` shows them."""
         access = "ro" if self.is_read_only else "rw"
         number = self.fs.resolve(self.top)[0]
-        told = [self.fs.mount_options, f"subvolid={number}", f"subvol=/{self.top}"]
+        told = [self.fs.mount_options, f"subvolid={number}", f"subvol=/{named(self.fs, number)}"]
         return ",".join([access, "relatime", *filter(None, told)])
 
     def crash(self) -> None:

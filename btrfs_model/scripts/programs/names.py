@@ -275,7 +275,7 @@ def hard_link(computer: Computer, source: str, path: str) -> None:
         folder.names[name] = node
         node.nlink += 1
         return
-    if first is None or second is None or first[0].fs is not second[0].fs:
+    if first is None or second is None or first[0] is not second[0]:
         raise fail(errno.EXDEV, path)
     first[0].may_write(path)
     with computer.timed("link"):
@@ -325,7 +325,7 @@ def rename(computer: Computer, source: str, path: str, *, exchange: bool = False
         del before.names[old]
         after.names[new] = node
         return
-    if first is None or second is None or first[0].fs is not second[0].fs:
+    if first is None or second is None or first[0] is not second[0]:
         _move(computer, source, path)
         return
     first[0].may_write(path)

@@ -36,6 +36,8 @@ def _mount(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             chosen += word[2:].split(",")
         elif word in ("-r", "--read-only"):
             chosen.append("ro")
+        elif word in ("-B", "--bind"):
+            chosen.append("bind")
         elif word in ("-w", "--rw", "-v", "--verbose", "-n"):
             continue
         elif word.startswith("-"):
@@ -56,7 +58,12 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
         return 0
     if len(words) != 2:
         raise UnknownError(f"mount {' '.join(words)}: say the device and where")
+    if "bind" in chosen and set(chosen) != {"bind"}:
+        raise UnknownError("mount --bind: other options with it are not known")
     try:
+        if chosen == ["bind"]:
+            computer.bind(*words)
+            return 0
         computer.device(words[0])
         if computer.stat(where) is None and computer.place(computer.absolute(where)) is None:
             # the author's machine had it
@@ -64,9 +71,10 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
         computer.mount(words[0], where, chosen)
     except OSError as error:
         if error.errno == errno.ENOENT and computer.stat(where) is None:
-            say(shell, f"mount: {where}: mount point does not exist.\n")
+            say(shell, f"mount: {where}: mount point does not exist.\n{_MORE}")
         elif error.errno == errno.ENOENT and computer.stat(words[0]) is None:
-            say(shell, f"mount: {where}: special device {words[0]} does not exist.\n")
+            say(shell, f"mount: {where}: special device {words[0]} does not exist.\n"
+                       f"{_MORE}")  # fmt: skip
         elif error.errno == errno.ENOENT:
             # no such subvolume
             say(shell, f"mount: {where}: mount(2) system call failed: {reason(error)}.\n{_MORE}")
