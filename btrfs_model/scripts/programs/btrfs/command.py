@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.scripts.program import Program, reason, say
 from btrfs_model.scripts.programs.btrfs import (
+    check,
     devices,
     dump_super,
     inspect,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 _COMMANDS: Final[dict[str, Command]] = {
     **subvolumes.COMMANDS, **subvolume_list.COMMANDS, **streams.COMMANDS, **space.COMMANDS,
-    **quotas.COMMANDS, **inspect.COMMANDS, **dump_super.COMMANDS, **devices.COMMANDS,
+    **quotas.COMMANDS, **inspect.COMMANDS, **dump_super.COMMANDS, **check.COMMANDS,
+    **devices.COMMANDS,
 }  # fmt: skip
 _QUIET: Final = {"subvolume create", "subvolume snapshot", "subvolume delete", "send", "receive"}
 

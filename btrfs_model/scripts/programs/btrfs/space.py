@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``btrfs filesystem``, ``btrfs property`` and ``btrfs check``."""
+"""``btrfs filesystem`` and ``btrfs property``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from btrfs_model.ondisk.constants import (
     BTRFS_BLOCK_GROUP_METADATA,
     BTRFS_BLOCK_GROUP_SYSTEM,
 )
-from btrfs_model.questions.check import check
 from btrfs_model.questions.usage.space import du
 from btrfs_model.scripts.program import options, reason, say, size_of
 from btrfs_model.scripts.programs.btrfs.common import (
@@ -24,7 +23,6 @@ from btrfs_model.scripts.programs.btrfs.common import (
     Command,
     checked_subvolume,
     decoded,
-    image_on,
     is_subvolume,
     on_mount,
     pretty,
@@ -227,24 +225,8 @@ def _defragment(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return int(bool(failures))
 
 
-def _check(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    given, paths = options(arguments, "prQEsb", "", long=("readonly", "force", "progress",
-                           "check-data-csum", "qgroup-report", "mode="),
-                           program_name="btrfs check")  # fmt: skip
-    if {"Q", "qgroup-report", "E", "s", "b"} & set(given):
-        raise UnknownError("btrfs check: -Q, -E, -s and -b are not known")
-    with image_on(computer, paths[-1]) as image:
-        if image is None:
-            say(shell, "ERROR: cannot open file system\n")
-            return 1
-        findings = check(image)
-    for one in findings:
-        say(shell, f"{one}\n")
-    return int(bool(findings))
-
-
 COMMANDS: Final[dict[str, Command]] = {
     "filesystem sync": _filesystem_sync, "filesystem df": _df, "filesystem du": _du,
     "filesystem label": _label, "filesystem show": _show, "property set": _property_set,
-    "property get": _property_get, "check": _check, "filesystem defragment": _defragment,
+    "property get": _property_get, "filesystem defragment": _defragment,
 }  # fmt: skip
