@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"
+# BTRFS_LABEL_SIZE, the zero behind it apart
+_LABEL: Final = 255
 _HOOKS: Final = Hooks(transaction.commit, flush_delalloc, write_files_back)
 
 
@@ -101,7 +103,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
     _offered: ClassVar = (
         Filesystem._offered
         | {"behaviour", "commit", "crash", "delayed_batches", "load", "mkfs", "nodesize", "remount",
-           "save", "save_crash", "sync", "umask"}
+           "save", "save_crash", "set_label", "sync", "umask"}
         | {name for calls in (FileCalls, NamespaceCalls, SubvolumeCalls, QuotaCalls)
            for name in vars(calls)
            if not name.startswith("_")}
@@ -382,6 +384,22 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
             For an option that this kernel refuses, or that the model does not follow.
         """
         self.set_options(self.parse_options(options))
+
+    @exclusive
+    def set_label(self, label: str) -> None:
+        """Set the label and commit (BTRFS_IOC_SET_FSLABEL).
+
+        Raises
+        ------
+        ValueError
+            For one of more than 255 bytes.
+        """
+        raw = label.encode("utf-8", "surrogateescape")
+        if len(raw) > _LABEL:
+            raise ValueError(f"a label of {len(raw)} bytes: it may have {_LABEL}")
+        transaction.start_transaction(self)
+        self.raw_super = self.raw_super._replace(label=raw)
+        transaction.commit(self)
 
     @property
     def mount_options(self) -> str:

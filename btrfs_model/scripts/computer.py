@@ -20,10 +20,11 @@ from btrfs_model.patches import Patch
 from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
 from btrfs_model.scripts.find import DEVICE
 from btrfs_model.scripts.mounted import Mounted, MountedFile
+from btrfs_model.scripts.special import SPECIAL
 from btrfs_model.scripts.steps import Reading, Record
 from btrfs_model.shell.jobs import Jobs
 from btrfs_model.shell.state import UnknownError
-from btrfs_model.shell.streams import Null, Stream
+from btrfs_model.shell.streams import Stream
 
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Builtin, Shell
@@ -286,10 +287,10 @@ class Computer(Record):
         found = self.place(path)
         if found is not None:
             try:
-                return MountedFile(found[0], found[1], mode, bits & ~self.umask)
+                return MountedFile(found[0], found[1], mode, bits)
             except OSError as error:
                 raise self.refused("open", error) from None
-        special = _SPECIAL.get(path)
+        special = SPECIAL.get(path)
         if special is not None:
             return special()
         self._come_into_being(path)
@@ -385,6 +386,17 @@ class Computer(Record):
         self.mounts[where] = mounted
         self._last = None
 
+    def bind(self, folder: str, where: str) -> None:
+        """Mount a directory of a mount at another place; OSError where mount(8) is refused."""
+        where = self.absolute(where).rstrip("/") or "/"
+        found, seen = self.place(self.absolute(folder)), self.stat(folder)
+        if seen is None or self.stat(where) is None:
+            raise fail(errno.ENOENT, where if seen is not None else folder)
+        if found is None:
+            raise UnknownError(f"mount --bind {folder}: only what is on a mount is known")
+        self.mounts[where] = found[0].bound(found[1], where)
+        self._last = None
+
     def unmount(self, mounted: Mounted) -> None:
         """Unmount: everything is committed, and no inode stays in memory."""
         if (self.cwd + "/").startswith(mounted.where + "/"):
@@ -402,7 +414,7 @@ class Computer(Record):
         self.count_commits()
         before = list(self.mounts.values())
         self.mounts, self._last = {}, None
-        for mounted in before:
+        for mounted in {id(one.device): one for one in before}.values():
             mounted.crash()
         if any((self.cwd + "/").startswith(one.where + "/") for one in before):
             self.cwd = "/root"
@@ -434,47 +446,3 @@ class Computer(Record):
         lines = [f"{one.source} {one.where} btrfs {one.shown()} 0 0\n"
                  for one in self.mounts.values()]  # fmt: skip
         return "".join(lines).encode()
-
-
-class _Zeros(Null):
-    """``/dev/zero``."""
-
-    endless = True
-
-    def read(self, size: int = -1) -> bytes:
-        """Read zeros; without a size there is no end."""
-        if size < 0:
-            raise UnknownError("/dev/zero has no end: read so many bytes of it (head -c, dd)")
-        return bytes(size)
-
-
-class _Random(Null):
-    """``/dev/urandom``: the same bytes in each run."""
-
-    endless = True
-
-    def __init__(self) -> None:
-        import random
-
-        self.chance = random.Random(0)
-
-    def read(self, size: int = -1) -> bytes:
-        """Read some bytes."""
-        if size < 0:
-            raise UnknownError("/dev/urandom has no end: read so many bytes of it (head -c, dd)")
-        return self.chance.randbytes(size)
-
-
-class _Full(Null):
-    """``/dev/full``."""
-
-    def write(self, data: bytes) -> None:
-        """Fail."""
-        del data
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-_SPECIAL: Final[dict[str, Callable[[], Stream]]] = {
-    "/dev/null": Null, "/dev/zero": _Zeros, "/dev/urandom": _Random, "/dev/random": _Random,
-    "/dev/full": _Full, "/dev/tty": Null,
-}  # fmt: skip

@@ -48,6 +48,8 @@ class Stat:
     mtime: int = 0
     ctime: int = 0
     birth: int = 0
+    rdev: int = 0
+    """Of a device, as ``os.makedev()`` makes it."""
     waits: Callable[[], int] | None = None
     """Sectors that data have which wait to be written: asked for when somebody wants to know."""
 
@@ -99,6 +101,9 @@ class Node:
     ino: int = field(default_factory=lambda: next(_numbers))
     mtime: int = 0
     nlink: int = 1
+    uid: int = 0
+    gid: int = 0
+    xattrs: dict[str, bytes] = field(default_factory=dict)
 
 
 class Tree:
@@ -164,7 +169,8 @@ class Tree:
         node = self.find(path, follow=follow)
         size = len(node.target) if stat.S_ISLNK(node.mode) else len(node.data)
         return Stat(
-            node.mode, size, node.ino, nlink=node.nlink, stored=-(-size // 4096) * 8,
+            node.mode, size, node.ino, nlink=node.nlink, uid=node.uid, gid=node.gid,
+            stored=-(-size // 4096) * 8,
             atime=node.mtime, mtime=node.mtime, ctime=node.mtime,
         )  # fmt: skip
 

@@ -114,6 +114,8 @@ def _copied(computer: Computer, folder: str, word: str) -> str:
     """Copy a file that an argument names into the folder; return the word for it there."""
     if not word or word.startswith("-") or "\n" in word or word in ("/dev/null", "/dev/stdin"):
         return word
+    if word in ("/dev/zero", "/dev/urandom", "/dev/random"):
+        raise UnknownError(f"{word} has no end: read so many bytes of it (head -c, dd)")
     seen = computer.stat(word)
     if seen is None or not (seen.is_file or stat.S_ISFIFO(seen.mode)):
         return word

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 import tempfile
 from functools import partial
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.names.lookup import find, is_read_only, may_write, read_link
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.scripts.files import Stat, fail
+from btrfs_model.scripts.subvolumes import TOP, named
 from btrfs_model.shell.streams import Stream
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ class Mounted:
         self._folder = ""
         self._names: list[str] = []
         self._data = b""
-        self._mode = self._line = 0
+        self._mode = self._line = self._umask = 0
         self._known: set[str] = set()
         self._known_of: str | None = None
 
@@ -65,6 +68,7 @@ class Mounted:
     def fs(self) -> WritableFilesystem:
         """The filesystem, with all that was collected."""
         self.flush()
+        self._made.umask = self.computer.umask
         return self._made
 
     @property
@@ -83,23 +87,42 @@ class Mounted:
         if device.filesystem is None:
             raise fail(errno.EINVAL, device.path)
         kept = []
+        top: str | None = None
         for one in options:
             name, _, value = one.partition("=")
             if name == "subvol":
-                self.top = value.strip("/")
+                top = value.strip("/")
+            elif name == "subvolid":
+                top = named(device.filesystem, int(value, 0) or TOP)
             elif name == "ro":
                 self.is_read_only = True
             elif name not in _IGNORED and one:
                 kept.append(one)
+        self.top = named(device.filesystem, device.filesystem.default_subvolume()) if (
+            top is None) else top  # fmt: skip
         if self.top and not find(device.filesystem, self.top).is_dir:
             raise fail(errno.ENOENT, self.top)
         device.filesystem.set_mount_options(",".join(kept))
         fs = device.filesystem
         fs.clock = max(fs.clock, device.clock, int(self.computer.now * 10**9))
+        superblock = fs.image.superblock
+        if not self.is_read_only and superblock.uuid_tree_generation != superblock.generation:
+            # what a kernel does first on a filesystem that it does not know is for a commit
+            start_transaction(fs)
+
+    def bound(self, path: str, where: str) -> Mounted:
+        """Return a mount of a directory of this one."""
+        other = Mounted(self.device, self.source, where, self.computer)
+        other.top, other.is_read_only = self.inside(path).strip("/"), self.is_read_only
+        other.options = [*self.options, f"subvol={other.top}"]
+        return other
 
     def end(self) -> None:
-        """Unmount."""
+        """Unmount; the filesystem too where it is mounted nowhere else."""
         self.device.clock = self.fs.clock
+        if any(one.device is self.device and one is not self
+               for one in self.computer.mounts.values()):  # fmt: skip
+            return
         if self.device.drops:
             self.fs.close()
             self.device.filesystem = None
@@ -118,8 +141,9 @@ class Mounted:
     def shown(self) -> str:
         """Return the options as ``/proc/mounts`` shows them."""
         access = "ro" if self.is_read_only else "rw"
-        told = self.fs.mount_options
-        return f"{access},relatime,{told}" if told else f"{access},relatime"
+        number = self.fs.resolve(self.top)[0]
+        told = [self.fs.mount_options, f"subvolid={number}", f"subvol=/{named(self.fs, number)}"]
+        return ",".join([access, "relatime", *filter(None, told)])
 
     def crash(self) -> None:
         """Keep what a crash would leave."""
@@ -148,23 +172,28 @@ class Mounted:
 
     def put(self, path: str, data: bytes) -> None:
         """Write a whole file; new files of a directory with the same bytes are made together."""
-        mode = 0o666 & ~self.computer.umask
+        mode = 0o666
         if not self.collect(path, data, mode):
             MountedFile(self, path, "w", mode).write(data)
 
     def collect(self, path: str, data: bytes, mode: int) -> bool:
-        """Keep a new file, to be made with others; return False where it is none."""
+        """Keep a new file, to be made with others; return False where it is none.
+
+        `mode` is before the umask.
+        """
         if not self.computer.collects or self.is_read_only:
             return False
         folder, _, name = path.rpartition("/")
-        if folder != self._known_of or data != self._data or mode != self._mode:
+        umask = self.computer.umask
+        if (folder, data, mode, umask) != (self._known_of, self._data, self._mode, self._umask):
             self.flush()
             parent = self.inode(folder)
             if not parent.is_dir:
                 raise fail(errno.ENOTDIR, path)
             may_write(self.fs, parent, path)
             self._known = set()
-            self._known_of, self._folder, self._data, self._mode = folder, folder, data, mode
+            self._known_of, self._folder, self._data = folder, folder, data
+            self._mode, self._umask = mode, umask
         if len(self._names) == _MANY:
             self._known.update(self._listed(self._made, folder))
         if not name or name in self._known or (len(self._names) < _MANY and self._is_there(path)):
@@ -191,6 +220,7 @@ class Mounted:
             return
         names, self._names = self._names, []
         fs = self._made
+        fs.umask = self._umask
         folder = self.inside(self._folder)
         try:
             with self.computer.timed(f"create {len(names):,} files", self._line) as step:
@@ -233,7 +263,7 @@ class Mounted:
         return Stat(
             item.mode, inode.i_size, inode.ino, inode.root, item.nlink if not inode.is_dir else 1,
             item.uid, item.gid, _aligned(item.nbytes) // _SECTOR, item.atime, item.mtime,
-            item.ctime, item.otime,
+            item.ctime, item.otime, os.makedev(item.rdev >> 20, item.rdev & (1 << 20) - 1),
             partial(self._new_delalloc, inode) if stat.S_ISREG(item.mode) else None,
         )  # fmt: skip
 
@@ -267,7 +297,8 @@ class Mounted:
         return self._listed(self.fs, path)
 
     def _listed(self, fs: WritableFilesystem, path: str) -> list[str]:
-        names = fs.file(self.inside(path)).names()
+        # through a link, as opendir() goes
+        names = fs.file(f"{self.inside(path)}/").names()
         return [name.decode("utf-8", "surrogateescape") for name in names]
 
     def read_link(self, path: str) -> str:

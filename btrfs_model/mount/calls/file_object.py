@@ -15,6 +15,7 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import find, read_link
+from btrfs_model.mount.names.xattr import all_xattrs
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType
 from btrfs_model.volume.file import FileObject
@@ -61,15 +62,7 @@ class LiveFileObject(FileObject):
 
     def xattrs(self) -> dict[bytes, bytes]:
         """Return the extended attributes, in the order of the tree."""
-        inode = self._inode()
-        with self.fs.image.lease, uncounted():
-            return {
-                entry.name: entry.data
-                for item in self.fs.writer.tree(inode.root).items(
-                    (inode.ino, ItemType.XATTR_ITEM, 0), (inode.ino, ItemType.XATTR_ITEM, _MAX)
-                )
-                for entry in item.decode(dir_items, self.fs.path, inode.root)
-            }
+        return all_xattrs(self.fs, self._inode())
 
     def names(self) -> list[bytes]:
         """Return the names in a directory, in the order of readdir(3), without "." and "..".

@@ -34,7 +34,7 @@ from btrfs_model.mount.files.fallocate import fallocate, punch_hole, zero_range
 from btrfs_model.mount.files.pages import MAX_SIZE
 from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
-from btrfs_model.mount.files.write import buffered_write, read_live
+from btrfs_model.mount.files.write import buffered_write, check_nowait, read_live
 from btrfs_model.mount.files.writeback import flush_delalloc, write_past_cache, writeback
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.sync_log import sync_file
@@ -112,6 +112,29 @@ class FileCalls(NamespaceCalls):
             if written:
                 write_past_cache(self, inode, offset, offset + written)
             return written
+
+    @about("path")
+    def check_nowait(self, path: Path, offset: int, length: int, direct: bool = False) -> None:
+        """See that a write would wait for nothing, as one with RWF_NOWAIT may not.
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        offset, length : int
+            What would be written, bytes.
+        direct : bool
+            Whether with O_DIRECT.
+
+        Raises
+        ------
+        OSError
+            EAGAIN where it might wait.
+        UnsupportedError
+            Where that depends on clean pages, which the model does not know.
+        """
+        with self._changed(path, errno.ESPIPE) as inode:
+            check_nowait(self, inode, offset, offset + length, direct=direct)
 
     @about("path")
     def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:

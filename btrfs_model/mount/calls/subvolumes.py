@@ -128,6 +128,22 @@ class SubvolumeCalls(Mount):
         """Make a subvolume read-only or writable, and commit."""
         subvolume.set_read_only(self, self._top_of(path).root, read_only)
 
+    @exclusive
+    def set_default_subvolume(self, root: int) -> None:
+        """Say by its id which subvolume a mount shows that names none; 0 is the top.
+
+        Raises
+        ------
+        OSError
+            ENOENT where there is no such subvolume.
+        """
+        subvolume.set_default_subvolume(self, root)
+
+    @exclusive
+    def default_subvolume(self) -> int:
+        """Return the id of the subvolume that a mount shows which names none."""
+        return subvolume.default_subvolume(self)
+
     @about("path")
     def set_received_subvolume(
         self, path: Path, uuid: bytes, stransid: int, stime_ns: int = 0

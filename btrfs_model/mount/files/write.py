@@ -8,7 +8,9 @@ Nothing here goes to disk but what must before it can go on: writeback does the 
 from __future__ import annotations
 
 import errno
+import os
 
+from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.mount.files.elided import Told
 from btrfs_model.mount.files.file_item import (
     Extent,
@@ -167,6 +169,30 @@ def _goes_in_place(fs: Mount, inode: LiveInode, start: int, end: int) -> bool:
         extent is not None and can_nocow(fs, inode, extent)
         for _, _, extent in file_ranges(fs, inode, start, end)
     )
+
+
+def check_nowait(fs: Mount, inode: LiveInode, start: int, end: int, *, direct: bool) -> None:
+    """See that a write of [start, end) would wait for nothing (``RWF_NOWAIT``, Linux 6.18).
+
+    A direct one may only go into one extent, in place, and not where a page of it is in memory:
+    clean pages are not known here.
+    Raises OSError: EAGAIN.
+    Raises UnsupportedError: where it depends on clean pages.
+    """
+    wait = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    if not inode.item.flags & (InodeFlag.NODATACOW | InodeFlag.PREALLOC):
+        raise wait
+    if not direct:
+        return
+    if not inode.item.flags & InodeFlag.NODATASUM or list(inode.pages.delalloc_ranges(start, end)):
+        raise wait
+    ranges = list(file_ranges(fs, inode, start, end))
+    extent = ranges[0][2] if len(ranges) == 1 else None
+    if extent is None or not can_nocow(fs, inode, extent):
+        raise wait
+    if not extent.is_prealloc:
+        raise UnsupportedError(f"{fs.path}: a direct write that may not wait, into written data: "
+                               "it is refused where their pages are in memory")  # fmt: skip
 
 
 def _write_told(fs: Mount, inode: LiveInode, offset: int, data: Told) -> None:

@@ -24,7 +24,12 @@ from btrfs_model.mount.inode import (
 from btrfs_model.mount.live_inode import ROOT_DIR, InodeFields, LiveInode, split_ns
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
-from btrfs_model.mount.names.dir_item import check_dir_item_collision, fail
+from btrfs_model.mount.names.dir_item import (
+    check_dir_item_collision,
+    fail,
+    lookup_dir_item,
+    pack_dir_item,
+)
 from btrfs_model.mount.names.lookup import RDONLY, Entry
 from btrfs_model.mount.names.namei import add_link, insert_new_inode, unlink_subvolume_name
 from btrfs_model.mount.names.xattr import inherit_properties
@@ -34,11 +39,11 @@ from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgrou
 from btrfs_model.mount.space.space_info import reserve_subvolume
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec
 from btrfs_model.patches import Patch
 from btrfs_model.volume.quotas import Inherit
+from btrfs_model.volume.roots import is_subvolume_id
 
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
 # btrfs_subvolume_reserve_metadata(): the inode of the directory, two entries
@@ -50,6 +55,8 @@ CREATE_ITEMS: Final = 7 + NAME_ITEMS
 _DELETE_ITEMS: Final = 5
 _NO_TIME: Final = Timespec(0, 0)
 _DEFAULT: Final = b"default"
+# BTRFS_FEATURE_INCOMPAT_DEFAULT_SUBVOL
+_DEFAULT_SUBVOL: Final = 1 << 1
 # btrfs_name_hash("default"), where the root tree names the default subvolume
 _DEFAULT_KEY: Final = (int(ObjectId.ROOT_TREE_DIR), int(ItemType.DIR_ITEM), 2378154706)
 
@@ -143,12 +150,39 @@ def delete_subvolume(fs: Mount, entry: Entry, inode: LiveInode) -> None:
             discard_pages(fs, waiting)
 
 
+def default_subvolume(fs: Mount) -> int:
+    """Return the id of the subvolume that a mount shows which names none."""
+    found = lookup_dir_item(fs, _ROOT_TREE, _DEFAULT_KEY, _DEFAULT)
+    return found.location.objectid if found is not None else int(ObjectId.FS_TREE)
+
+
+def set_default_subvolume(fs: Mount, root: int) -> None:
+    """``btrfs_ioctl_default_subvol()``.
+
+    Raises OSError: ENOENT where there is no such subvolume.
+    """
+    root = root or int(ObjectId.FS_TREE)
+    missing = fail(errno.ENOENT, f"subvolume {root}")
+    entry = lookup_dir_item(fs, _ROOT_TREE, _DEFAULT_KEY, _DEFAULT)
+    if not is_subvolume_id(root) or entry is None:
+        raise missing
+    try:
+        live = fs.live_root(root)
+    except FileNotFoundError:
+        raise missing from None
+    if not live.refs:
+        raise missing
+    start_transaction(fs)
+    target = (root, int(ItemType.ROOT_ITEM), live.offset)
+    payload = pack_dir_item(target, entry.transid, entry.type, _DEFAULT)
+    fs.writer.replace(_ROOT_TREE, _DEFAULT_KEY, payload)
+    fs.add_incompat(_DEFAULT_SUBVOL)
+
+
 def _may_destroy(fs: Mount, root: int, entry: Entry) -> None:
     """``may_destroy_subvol()``."""
-    payload = fs.writer.get(_ROOT_TREE, _DEFAULT_KEY)
-    for default in dir_items(payload) if payload is not None else []:
-        if default.name == _DEFAULT and default.location.objectid == root:
-            raise fail(errno.EPERM, entry.path)
+    if root == default_subvolume(fs):
+        raise fail(errno.EPERM, entry.path)
     ref = fs.writer.tree(_ROOT_TREE).first((root, ItemType.ROOT_REF, 0))
     if ref is not None and ref.key[:2] == (root, ItemType.ROOT_REF):
         raise fail(errno.ENOTEMPTY, entry.path)

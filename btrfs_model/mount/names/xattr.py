@@ -13,6 +13,7 @@ import os
 import stat
 from typing import Final
 
+from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
@@ -33,8 +34,8 @@ from btrfs_model.mount.space.quota_reserve import reserve_items
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.hashes import name_hash
-from btrfs_model.ondisk.items import DirItem
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.items import DirItem, dir_items
+from btrfs_model.ondisk.keys import MAX_KEY, ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, ITEM
 from btrfs_model.volume.tree import RawKey
 
@@ -55,6 +56,19 @@ def get_xattr(fs: Mount, inode: LiveInode, name: bytes) -> bytes | None:
         entry = lookup_dir_item(fs, inode.root, _key(inode, name), name)
         inode.xattrs = known = {**known, name: None if entry is None else entry.data}
     return known[name]
+
+
+def all_xattrs(fs: Mount, inode: LiveInode) -> dict[bytes, bytes]:
+    """Return all attributes, in the order of the tree (``btrfs_listxattr()``)."""
+    kind = ItemType.XATTR_ITEM
+    with fs.image.lease, uncounted():
+        return {
+            entry.name: entry.data
+            for item in fs.writer.tree(inode.root).items(
+                (inode.ino, kind, 0), (inode.ino, kind, MAX_KEY.offset)
+            )
+            for entry in item.decode(dir_items, fs.path, inode.root)
+        }
 
 
 def put_xattr(

@@ -17,7 +17,9 @@ from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.scripts.files import Stat, TreeFile, fail
 from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
-from btrfs_model.scripts.programs.names import each, make_folder, read_link, symlink
+from btrfs_model.scripts.programs.attributes.owners import set_owner
+from btrfs_model.scripts.programs.attributes.xattrs import xattrs
+from btrfs_model.scripts.programs.names import each, make_folder, read_link, set_mode, symlink
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
 
@@ -93,9 +95,13 @@ def _copy(
         raise UnknownError("cp: only regular files, directories and links are copied")
     else:
         _copy_file(computer, source, seen, path, reflink)
-    if keeps == "all" and not seen.is_link:
-        _copy_xattrs(computer, source, path)
     if keeps and not seen.is_link:
+        # a new owner takes capabilities away
+        set_owner(computer, path, seen.uid, seen.gid, follow=False)
+        if keeps == "all":
+            _copy_xattrs(computer, source, path)
+        if not _copy_acls(computer, source, path):
+            set_mode(computer, path, seen.mode & 0o7777)
         change_times(computer, path, seen.atime, seen.mtime)
 
 
@@ -105,6 +111,18 @@ def _copy_xattrs(computer: Computer, source: str, path: str) -> None:
         fs, name = second[0].fs, second[0].inside(second[1])
         for each_name, value in first[0].fs.file(first[0].inside(first[1])).xattrs().items():
             fs.setxattr(name, each_name, value)
+
+
+def _copy_acls(computer: Computer, source: str, path: str) -> bool:
+    """Copy ACLs, which have the mode; return False where there are none."""
+    first, second = computer.place(source), computer.place(path)
+    if first is None or second is None:
+        return False
+    found = xattrs(*first)
+    acls = {name: value for name, value in found.items() if name.startswith("system.posix_acl_")}
+    for name, value in acls.items():
+        second[0].fs.setxattr(second[0].inside(second[1]), name, value)
+    return "system.posix_acl_access" in acls
 
 
 def _copy_file(computer: Computer, source: str, seen: Stat, path: str, reflink: str) -> None:
@@ -151,6 +169,9 @@ def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         if name not in known:
             raise UnknownError(f"dd: {name}=: this operand is not known")
     block = size_of(given.get("bs", given.get("obs", "512")))
+    if not block:
+        say(shell, "dd: invalid number: '0'\n")
+        return 1
     count = size_of(given["count"]) if "count" in given else None
     skip, seek = size_of(given.get("skip", "0")), size_of(given.get("seek", "0"))
     flags = set(given.get("conv", "").split(",")) | set(given.get("oflag", "").split(","))
@@ -400,7 +421,8 @@ def _check_digests(computer: Computer, shell: Shell, name: str, kind: str, paths
 
 
 def _head(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    arguments = [f"-n{one[1:]}" if re.fullmatch(r"-\d+", one) else one for one in arguments]
+    if arguments and re.fullmatch(r"-\d+", arguments[0]):
+        arguments = [f"-n{arguments[0][1:]}", *arguments[1:]]
     given, paths = options(arguments, "qv", "nc", long=("lines=", "bytes="), program_name="head")
     count = given.get("c", given.get("bytes"))
     lines = given.get("n", given.get("lines", "10"))

@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import datetime
-import errno
 import posixpath
 import re
-import stat
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.program import Program, options, say
 from btrfs_model.scripts.programs.names import each
 from btrfs_model.shell.state import UnknownError
@@ -126,86 +123,6 @@ def _sleep(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return 0
 
 
-def _chmod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    recursive = [one for one in arguments if one in ("-R", "-v", "-f")]
-    words = [one for one in arguments if one not in recursive]
-    told, *paths = words
-    if "-R" in recursive:
-        raise UnknownError("chmod: -R is not known")
-
-    def change(path: str) -> None:
-        seen = computer.stat(path)
-        if seen is None:
-            raise fail(errno.ENOENT, path)
-        mode = _new_mode(told, seen.mode, computer.umask)
-        found = computer.place(path)
-        if found is None:
-            node = computer.tree.find(path)
-            node.mode = stat.S_IFMT(node.mode) | mode
-            return
-        found[0].may_write(path)
-        with computer.timed("chmod"):
-            found[0].fs.chmod(found[0].inside(found[1]), mode)
-
-    return each(computer, shell, paths, change, "chmod: cannot access '{}'")
-
-
-def _new_mode(told: str, old: int, umask: int) -> int:
-    if re.fullmatch(r"[0-7]+", told):
-        return int(told, 8)
-    mode = old & 0o7777
-    for clause in told.split(","):
-        found = re.fullmatch(r"([ugoa]*)([-+=])([rwxXst]*)", clause)
-        if not found:
-            raise UnknownError(f"chmod: {told}: this mode is not known")
-        who = found[1] or "a"
-        mask = 0
-        for letter in who:
-            mask |= {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": 0o7777}[letter]
-        bits = 0
-        for letter in found[3]:
-            bits |= {"r": 0o444, "w": 0o222, "x": 0o111, "s": 0o6000, "t": 0o1000,
-                     "X": 0o111 if stat.S_ISDIR(old) or old & 0o111 else 0}[letter]  # fmt: skip
-        bits &= mask if found[1] else mask & ~umask
-        mode = {"+": mode | bits, "-": mode & ~bits,
-                "=": (mode & ~(mask & 0o777)) | bits}[found[2]]  # fmt: skip
-    return mode
-
-
-def _chown(name: str) -> Program:
-    def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-        given, (told, *paths) = options(arguments, "hRvf", program_name=name)
-        if "R" in given:
-            raise UnknownError(f"{name}: -R is not known")
-        owner, group = ("", told) if name == "chgrp" else re.split("[:.]", told + ":")[:2]
-
-        def change(path: str) -> None:
-            seen = computer.stat(path, follow="h" not in given)
-            if seen is None:
-                raise fail(errno.ENOENT, path)
-            uid = _number_of(owner, seen.uid)
-            gid = _number_of(group, seen.gid)
-            found = computer.place(path)
-            if found is not None:
-                found[0].may_write(path)
-                with computer.timed("chown"):
-                    found[0].fs.chown(found[0].inside(found[1]), uid, gid, follow="h" not in given)
-
-        return each(computer, shell, paths, change, f"{name}: cannot access '{{}}'")
-
-    return run
-
-
-def _number_of(name: str, otherwise: int) -> int:
-    known = {"": otherwise, "root": 0, "nobody": 65534, "nogroup": 65534, "daemon": 1, "bin": 2,
-             "fsgqa": 1000}  # fmt: skip
-    if name.isdigit():
-        return int(name)
-    if name not in known:
-        raise UnknownError(f"chown: {name}: this user is not known")
-    return known[name]
-
-
 def _basename(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     del computer
     given, words = options(arguments, "az", "s", program_name="basename")
@@ -315,8 +232,8 @@ def _xargs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 PROGRAMS: Final[dict[str, Program]] = {
-    "touch": _touch, "seq": _seq, "date": _date, "sleep": _sleep, "chmod": _chmod,
-    "chown": _chown("chown"), "chgrp": _chown("chgrp"), "basename": _basename, "dirname": _dirname,
+    "touch": _touch, "seq": _seq, "date": _date, "sleep": _sleep, "basename": _basename,
+    "dirname": _dirname,
     "nproc": _constant("4"), "uname": _uname, "whoami": _constant("root"),
     "hostname": _constant("model"), "id": _constant("0"), "time": _time, "env": _env,
     "xargs": _xargs, "udevadm": _nothing, "modprobe": _nothing, "ionice": _nothing,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import Program, human_size, options, say, size_of
-from btrfs_model.scripts.programs.findutils import walk
+from btrfs_model.scripts.programs.find.walk import walk
 from btrfs_model.scripts.programs.statfs import BLOCK, statfs
 from btrfs_model.shell.state import UnknownError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import Program, options, reason, say
-from btrfs_model.scripts.programs.attributes import xattrs
+from btrfs_model.scripts.programs.attributes.xattrs import xattrs
 from btrfs_model.scripts.programs.names import read_link
 from btrfs_model.shell.state import UnknownError
 

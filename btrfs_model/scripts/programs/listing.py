@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import posixpath
 import stat
 from typing import TYPE_CHECKING, Final
@@ -113,7 +114,7 @@ def _rows(
             stat.filemode(seen.mode), str(seen.nlink),
             str(seen.uid) if numeric else USERS.get(seen.uid, str(seen.uid)),
             str(seen.gid) if numeric else GROUPS.get(seen.gid, str(seen.gid)),
-            human_size(seen.size) if "h" in given else str(seen.size),
+            _size(seen, rows, given),
             _when(computer, seen.mtime), shown, str(seen.ino),
         ))  # fmt: skip
     widths = [max((len(row[at]) for row in cells), default=0) for at in range(5)]
@@ -121,6 +122,15 @@ def _rows(
         before = f"{ino:>{number}} " if "i" in given else ""
         shell.write(f"{before}{mode} {links:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} "
                     f"{size:>{widths[4]}} {when} {shown}\n")  # fmt: skip
+
+
+def _size(seen: Stat, rows: list[tuple[str, Stat]], given: dict[str, str]) -> str:
+    """Return the size of a file; of a device its two numbers, each in a column."""
+    if seen.kind not in "bc":
+        return human_size(seen.size) if "h" in given else str(seen.size)
+    devices = [one.rdev for _, one in rows if one.kind in "bc"]
+    wide, narrow = (max(len(str(part(one))) for one in devices) for part in (os.major, os.minor))
+    return f"{os.major(seen.rdev):>{wide}}, {os.minor(seen.rdev):>{narrow}}"
 
 
 def _when(computer: Computer, nanoseconds: int) -> str:

@@ -8,7 +8,8 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.scripts.files import Stat, fail
@@ -18,6 +19,12 @@ from btrfs_model.shell.state import UnknownError
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
+
+
+USERS: Final = {"root": 0, "daemon": 1, "bin": 2, "nobody": 65534, "fsgqa": 1000}
+"""Users by their names."""
+GROUPS: Final = {"root": 0, "daemon": 1, "bin": 2, "nogroup": 65534, "fsgqa": 1000}
+"""Groups by their names."""
 
 
 def each(
@@ -37,7 +44,6 @@ def each(
 def _mkdir(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "pv", "m", long=("parents", "mode="), program_name="mkdir")
     mode = given.get("m", given.get("mode"))
-    bits = int(mode, 8) if mode else 0o777 & ~computer.umask
     parents = "p" in given or "parents" in given
 
     def make(path: str) -> None:
@@ -46,21 +52,57 @@ def _mkdir(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             for count in range(1, len(parts)):
                 before = "/" + "/".join(parts[:count])
                 if computer.stat(before) is None:
-                    make_folder(computer, before, 0o777 & ~computer.umask)
+                    make_folder(computer, before, 0o777)
             if (seen := computer.stat(path)) is not None and seen.is_dir:
                 return
-        make_folder(computer, path, bits)
+        if mode is None:
+            make_folder(computer, path, 0o777)
+        else:
+            with _no_umask(computer):
+                make_folder(computer, path, _octal(mode) & 0o777)
+            if _octal(mode) & 0o7000:
+                set_mode(computer, path, _octal(mode))
         if "v" in given:
             shell.write(f"mkdir: created directory '{path}'\n")
 
     return each(computer, shell, paths, make, "mkdir: cannot create directory '{}'")
 
 
+def _octal(told: str) -> int:
+    if not re.fullmatch("[0-7]+", told):
+        raise UnknownError(f"-m {told}: only octal numbers are known")
+    return int(told, 8)
+
+
+def set_mode(computer: Computer, path: str, mode: int) -> None:
+    """Change the mode of a file."""
+    found = computer.place(computer.absolute(path))
+    if found is None:
+        node = computer.node(path)
+        node.mode = stat.S_IFMT(node.mode) | mode
+        return
+    mounted, inside = found
+    mounted.may_write(path)
+    with computer.timed("chmod"):
+        mounted.fs.chmod(mounted.inside(inside), mode)
+
+
+@contextmanager
+def _no_umask(computer: Computer) -> Iterator[None]:
+    """Make files with the very modes that are told."""
+    umask, computer.umask = computer.umask, 0
+    try:
+        yield
+    finally:
+        computer.umask = umask
+
+
 def make_folder(computer: Computer, path: str, mode: int) -> None:
-    """Make a directory."""
+    """Make a directory; its mode is before the umask."""
     found = computer.place(path)
     if found is None:
-        computer.tree.make(path, stat.S_IFDIR | mode, mtime=computer.time_ns())
+        bits = mode & ~computer.umask
+        computer.tree.make(path, stat.S_IFDIR | bits, mtime=computer.time_ns())
         return
     mounted, inside = found
     mounted.may_write(path)
@@ -233,7 +275,7 @@ def hard_link(computer: Computer, source: str, path: str) -> None:
         folder.names[name] = node
         node.nlink += 1
         return
-    if first is None or second is None or first[0].fs is not second[0].fs:
+    if first is None or second is None or first[0] is not second[0]:
         raise fail(errno.EXDEV, path)
     first[0].may_write(path)
     with computer.timed("link"):
@@ -283,7 +325,7 @@ def rename(computer: Computer, source: str, path: str, *, exchange: bool = False
         del before.names[old]
         after.names[new] = node
         return
-    if first is None or second is None or first[0].fs is not second[0].fs:
+    if first is None or second is None or first[0] is not second[0]:
         _move(computer, source, path)
         return
     first[0].may_write(path)
@@ -365,26 +407,41 @@ def _real(computer: Computer, path: str) -> str:
     return path.rstrip("/") or "/"
 
 
+_KINDS: Final = {"p": stat.S_IFIFO, "c": stat.S_IFCHR, "u": stat.S_IFCHR, "b": stat.S_IFBLK}
+
+
 def _mknod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    given, (path, *rest) = options(arguments, "", "m", program_name="mknod")
-    kind = rest[0] if rest else "p"
-    bits = {"p": stat.S_IFIFO, "c": stat.S_IFCHR, "u": stat.S_IFCHR, "b": stat.S_IFBLK}[kind]
-    mode = int(given["m"], 8) if "m" in given else 0o666 & ~computer.umask
-    device = os.makedev(int(rest[1], 0), int(rest[2], 0)) if len(rest) > 2 else 0
+    given, words = options(arguments, "", "m", long=("mode=",), program_name="mknod")
+    path, kind, *numbers = [*words, "", ""][: max(2, len(words))]
+    if kind not in _KINDS or len(numbers) != (0 if kind == "p" else 2):
+        raise UnknownError(f"mknod {' '.join(words)}: only NAME p, and NAME b|c MAJOR MINOR")
+    device = os.makedev(int(numbers[0], 0), int(numbers[1], 0)) if numbers else 0
+    return _special(computer, shell, given, [path], _KINDS[kind], device, "mknod: {}")
+
+
+def _mkfifo(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    given, paths = options(arguments, "", "m", long=("mode=",), program_name="mkfifo")
+    return _special(computer, shell, given, paths, stat.S_IFIFO, 0,
+                    "mkfifo: cannot create fifo '{}'")  # fmt: skip
+
+
+def _special(
+    computer: Computer, shell: Shell, given: dict[str, str], paths: list[str], kind: int,
+    device: int, told: str,
+) -> int:  # fmt: skip
+    mode = given.get("m", given.get("mode"))
+    bits = kind | (0o666 if mode is None else _octal(mode))
 
     def make(whole: str) -> None:
         found = computer.place(whole)
         if found is None:
-            computer.tree.make(whole, bits | mode)
+            computer.tree.make(whole, bits & ~computer.umask)
         else:
             found[0].may_write(whole)
-            found[0].fs.mknod(found[0].inside(found[1]), bits | mode, device)
+            found[0].fs.mknod(found[0].inside(found[1]), bits, device)
 
-    return each(computer, shell, [path], make, "mknod: {}")
-
-
-def _mkfifo(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    return max([_mknod(computer, shell, [one, "p"]) for one in arguments], default=1)
+    with nullcontext() if mode is None else _no_umask(computer):
+        return each(computer, shell, paths, make, told)
 
 
 PROGRAMS: Final[dict[str, Program]] = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import stat
 import struct
@@ -128,7 +129,8 @@ def _field(computer: Computer, path: str, seen: Stat, width: str, letter: str) -
         "X": lambda: seen.atime // 10**9, "y": lambda: _time(seen.mtime),
         "Y": lambda: seen.mtime // 10**9, "z": lambda: _time(seen.ctime),
         "Z": lambda: seen.ctime // 10**9, "w": lambda: _time(seen.birth),
-        "W": lambda: seen.birth // 10**9, "t": lambda: 0, "T": lambda: 0, "%": lambda: "%",
+        "W": lambda: seen.birth // 10**9, "t": lambda: f"{os.major(seen.rdev):x}",
+        "T": lambda: f"{os.minor(seen.rdev):x}", "%": lambda: "%",
         "m": lambda: found[0].where if (found := computer.place(computer.absolute(path))) else "/",
     }  # fmt: skip
     if letter not in known:
@@ -145,10 +147,15 @@ def _whole(computer: Computer, path: str, seen: Stat) -> str:
     shown = path
     if seen.is_link:
         shown = f"{path} -> {read_link(computer, computer.absolute(path))}"
+    special = ""
+    if seen.kind in "bc":
+        # links are padded where something follows
+        special = (" " * (5 - len(str(seen.nlink)))
+                   + f" Device type: {os.major(seen.rdev)},{os.minor(seen.rdev)}")  # fmt: skip
     return (
         f"  File: {shown}\n"
         f"  Size: {seen.size:<10}\tBlocks: {seen.blocks:<10} IO Block: 4096   {_kind(seen)}\n"
-        f"Device: 0,{seen.device}\tInode: {seen.ino:<11} Links: {seen.nlink}\n"
+        f"Device: 0,{seen.device}\tInode: {seen.ino:<11} Links: {seen.nlink}{special}\n"
         f"Access: ({seen.mode & 0o7777:04o}/{stat.filemode(seen.mode)})  "
         f"Uid: ({seen.uid:>5}/{USERS.get(seen.uid, 'UNKNOWN'):>8})   "
         f"Gid: ({seen.gid:>5}/{GROUPS.get(seen.gid, 'UNKNOWN'):>8})\n"

@@ -4,128 +4,18 @@
 from __future__ import annotations
 
 import errno
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.mount.options import NotFollowedError
-from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.questions.dumptree.templates import uuid
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
+from btrfs_model.scripts.programs.btrfs.mkfs import erase
 from btrfs_model.scripts.programs.names import each
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
-
-_FEATURES: Final = {
-    "extref": "extref",
-    "skinny-metadata": "skinny_metadata",
-    "no-holes": "no_holes",
-    "free-space-tree": "free_space_tree",
-    "block-group-tree": "block_group_tree",
-}
-
-
-def _mkfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    """mkfs.btrfs: a filesystem as btrfs-progs 6.2 makes it."""
-    given, paths = options(
-        arguments, "fqKvM", "mdbLnsOUR",
-        long=("force", "metadata=", "data=", "byte-count=", "label=", "nodesize=", "sectorsize=",
-              "features=", "uuid=", "csum=", "checksum=", "nodiscard", "quiet", "mixed",
-              "runtime-features=", "leafsize="),
-        program_name="mkfs.btrfs",
-    )  # fmt: skip
-    if "list-all" in _list(given):
-        say(shell, "Filesystem features available:\n"
-            + "".join(f"{one:<20}-\n" for one in [*_FEATURES, "quota"]))  # fmt: skip
-        return 0
-    if len(paths) != 1:
-        raise UnknownError("mkfs.btrfs: several devices are not known" if paths else
-                           "mkfs.btrfs: no device")  # fmt: skip
-    try:
-        device = computer.device(paths[0])
-    except OSError as error:
-        say(shell, f"ERROR: unable to open {paths[0]}: {reason(error)}\n")
-        return 1
-    if any(one.device is device for one in computer.mounts.values()):
-        say(shell, f"ERROR: {paths[0]} is mounted\n")
-        return 1
-    if device.filesystem is not None and not {"f", "force"} & set(given):
-        say(shell, f"ERROR: {paths[0]} appears to contain an existing filesystem (btrfs)\n"
-                   "ERROR: use the -f option to force overwrite\n")  # fmt: skip
-        return 1
-    chosen = _format(given)
-    size = size_of(given.get("b", given.get("byte-count", str(device.size))))
-    try:
-        fs = WritableFilesystem.mkfs(size, behaviour=computer.behaviour, **chosen)
-    except ValueError as error:
-        say(shell, f"ERROR: {error}\n")
-        return 1
-    if device.filesystem is not None:
-        device.filesystem.close()
-    device.filesystem, device.crashed = fs, None
-    if "quota" in _list(given):
-        fs.quota_enable()
-        fs.sync()
-    if not {"q", "quiet"} & set(given):
-        shell.write(_told(fs, chosen, size))
-    return 0
-
-
-def _list(given: dict[str, str]) -> list[str]:
-    told = ",".join(given.get(one, "") for one in ("O", "features", "R", "runtime-features"))
-    return [one for one in told.split(",") if one]
-
-
-def _format(given: dict[str, str]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {}
-    for letter, name in (("m", "metadata"), ("d", "data")):
-        value = given.get(letter, given.get(name))
-        if value is None:
-            continue
-        if name == "metadata" and value.lower() in ("single", "dup"):
-            chosen["metadata"] = value.lower()
-        elif not (name == "data" and value.lower() == "single"):
-            raise UnknownError(f"mkfs.btrfs: -{letter} {value}: this profile is not known")
-    if "M" in given or "mixed" in given:
-        raise UnknownError("mkfs.btrfs: mixed block groups are not known")
-    for letter, name in (("n", "nodesize"), ("s", "sectorsize")):
-        value = given.get(letter, given.get(name))
-        if value is None:
-            continue
-        if name == "sectorsize":
-            if size_of(value) != 4096:
-                raise UnknownError(f"mkfs.btrfs: sectors of {value} bytes are not known")
-        else:
-            chosen["nodesize"] = size_of(value)
-    if "L" in given or "label" in given:
-        chosen["label"] = given.get("L", given.get("label"))
-    if "U" in given or "uuid" in given:
-        chosen["uuid"] = given.get("U", given.get("uuid"))
-    if "csum" in given or "checksum" in given:
-        chosen["csum"] = given.get("csum", given.get("checksum", "")).replace("xxhash64", "xxhash")
-    for told in _list(given):
-        name, on = told.removeprefix("^"), not told.startswith("^")
-        if name == "quota":
-            continue
-        if name not in _FEATURES:
-            raise UnknownError(f"mkfs.btrfs: -O {told}: this feature is not known")
-        chosen[_FEATURES[name]] = on
-    return chosen
-
-
-def _told(fs: WritableFilesystem, chosen: dict[str, Any], size: int) -> str:
-    return (
-        "btrfs-progs v6.2\n"
-        "See http://btrfs.wiki.kernel.org for more information.\n\n"
-        f"Label:              {chosen.get('label') or '(null)'}\n"
-        f"UUID:               {uuid(fs.image.superblock.fsid)}\n"
-        f"Node size:          {fs.nodesize}\n"
-        "Sector size:        4096\n"
-        f"Filesystem size:    {size / (1 << 30):.2f}GiB\n"
-    )
 
 
 def _mount(computer: Computer, shell: Shell, arguments: list[str]) -> int:
@@ -147,6 +37,8 @@ def _mount(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             chosen += word[2:].split(",")
         elif word in ("-r", "--read-only"):
             chosen.append("ro")
+        elif word in ("-B", "--bind"):
+            chosen.append("bind")
         elif word in ("-w", "--rw", "-v", "--verbose", "-n"):
             continue
         elif word.startswith("-"):
@@ -171,7 +63,12 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
         return 0
     if len(words) != 2:
         raise UnknownError(f"mount {' '.join(words)}: say the device and where")
+    if "bind" in chosen and set(chosen) != {"bind"}:
+        raise UnknownError("mount --bind: other options with it are not known")
     try:
+        if chosen == ["bind"]:
+            computer.bind(*words)
+            return 0
         computer.device(words[0])
         if computer.stat(where) is None and computer.place(computer.absolute(where)) is None:
             # the author's machine had it
@@ -179,9 +76,13 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
         computer.mount(words[0], where, chosen)
     except OSError as error:
         if error.errno == errno.ENOENT and computer.stat(where) is None:
-            say(shell, f"mount: {where}: mount point does not exist.\n")
+            say(shell, f"mount: {where}: mount point does not exist.\n{_MORE}")
+        elif error.errno == errno.ENOENT and computer.stat(words[0]) is None:
+            say(shell, f"mount: {where}: special device {words[0]} does not exist.\n"
+                       f"{_MORE}")  # fmt: skip
         elif error.errno == errno.ENOENT:
-            say(shell, f"mount: {where}: special device {words[0]} does not exist.\n")
+            # no such subvolume
+            say(shell, f"mount: {where}: mount(2) system call failed: {reason(error)}.\n{_MORE}")
         elif error.errno == errno.EINVAL:
             say(shell, _refused(words[0], where))
         else:
@@ -271,10 +172,7 @@ def _wipefs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     _, paths = options(arguments, "aqf", long=("all", "force", "quiet"), program_name="wipefs")
 
     def wipe(path: str) -> None:
-        device = computer.device(path)
-        if device.filesystem is not None:
-            device.filesystem.close()
-        device.filesystem = device.crashed = None
+        erase(computer.device(path))
 
     return each(computer, shell, paths, wipe, "wipefs: error: {}: probing initialization failed")
 
@@ -394,18 +292,9 @@ def _not_modelled(computer: Computer, shell: Shell, arguments: list[str]) -> int
 
 
 PROGRAMS: Final[dict[str, Program]] = {
-    "mkfs.btrfs": _mkfs, "mount": _mount, "umount": _umount, "losetup": _losetup,
+    "mount": _mount, "umount": _umount, "losetup": _losetup,
     "blockdev": _blockdev, "wipefs": _wipefs, "dmesg": _dmesg, "mountpoint": _mountpoint,
     "findmnt": _findmnt, "fallocate": _fallocate, "hdparm": _hdparm,
     "power_failure": _power_failure, "power_cut": _crash,
     "not_modelled": _not_modelled, "getconf": _getconf,
-    "mkfs": lambda computer, shell, arguments: _mkfs(computer, shell, _without_type(arguments)),
 }  # fmt: skip
-
-
-def _without_type(arguments: list[str]) -> list[str]:
-    text = " ".join(arguments)
-    if not re.search(r"-t\s*btrfs", text):
-        raise UnknownError(f"mkfs {text}: only -t btrfs is known")
-    at = next(at for at, one in enumerate(arguments) if one.startswith("-t"))
-    return arguments[:at] + arguments[at + (2 if arguments[at] == "-t" else 1) :]

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.scripts.program import Program, reason, say
-from btrfs_model.scripts.programs.btrfs import inspect, quotas, space, streams, subvolumes
+from btrfs_model.scripts.programs.btrfs import (
+    check,
+    devices,
+    dump_super,
+    inspect,
+    quotas,
+    space,
+    streams,
+    subvolume_list,
+    subvolumes,
+)
 from btrfs_model.scripts.programs.btrfs.common import Command
 from btrfs_model.shell.state import UnknownError
 
@@ -16,14 +26,10 @@ if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell
 
 
-def _scan(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    del computer, shell, arguments
-    return 0
-
-
 _COMMANDS: Final[dict[str, Command]] = {
-    **subvolumes.COMMANDS, **streams.COMMANDS, **space.COMMANDS, **quotas.COMMANDS,
-    **inspect.COMMANDS, "device scan": _scan,
+    **subvolumes.COMMANDS, **subvolume_list.COMMANDS, **streams.COMMANDS, **space.COMMANDS,
+    **quotas.COMMANDS, **inspect.COMMANDS, **dump_super.COMMANDS, **check.COMMANDS,
+    **devices.COMMANDS,
 }  # fmt: skip
 _QUIET: Final = {"subvolume create", "subvolume snapshot", "subvolume delete", "send", "receive"}
 

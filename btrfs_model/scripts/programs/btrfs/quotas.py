@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.scripts.program import options, say, size_of
-from btrfs_model.scripts.programs.btrfs.common import UNITS, Command, decoded, on_mount, pretty
+from btrfs_model.scripts.programs.btrfs.common import (
+    UNITS,
+    Command,
+    decoded,
+    on_mount,
+    pretty,
+    quotas_now,
+)
 from btrfs_model.shell.state import UnknownError
-from btrfs_model.volume.quotas import LimitFlag, Qgroup, group_name, quotas_of
+from btrfs_model.volume.quotas import LimitFlag, Qgroup, group_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,11 +28,12 @@ if TYPE_CHECKING:
 
 def _quota(what: str) -> Command:
     def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-        given, paths = options(arguments, "wsqW", program_name=f"btrfs quota {what}")
+        given, paths = options(arguments, "wsqW", long=("simple",),
+                               program_name=f"btrfs quota {what}")  # fmt: skip
         mounted, _ = on_mount(computer, paths[0])
         fs = mounted.fs
         if what == "enable":
-            fs.quota_enable("s" in given)
+            fs.quota_enable(bool({"s", "simple"} & set(given)))
             fs.sync()
         elif what == "disable":
             fs.quota_disable()
@@ -89,10 +97,11 @@ def _show(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     fs = mounted.fs
     if "sync" in given:
         fs.sync()
-    if ObjectId.QUOTA_TREE not in fs.trees:
+    quotas = quotas_now(fs)
+    if quotas is None:
         say(shell, "ERROR: can't list qgroups: quotas not enabled\n")
         return 1
-    groups = sorted(quotas_of(fs.trees, fs.image).by_id.values(), key=lambda group: group.id)
+    groups = sorted(quotas.by_id.values(), key=lambda group: group.id)
     if {"F", "f"} & set(given):
         own = fs.subvolume(inside).id
         wanted = {own} if "f" in given else {own, *(one.id for one in _above(groups, own))}

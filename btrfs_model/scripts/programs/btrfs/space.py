@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``btrfs filesystem``, ``btrfs property`` and ``btrfs check``."""
+"""``btrfs filesystem`` and ``btrfs property``."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from btrfs_model.ondisk.constants import (
     BTRFS_BLOCK_GROUP_METADATA,
     BTRFS_BLOCK_GROUP_SYSTEM,
 )
-from btrfs_model.questions.check import check
 from btrfs_model.questions.usage.space import du
 from btrfs_model.scripts.program import options, reason, say, size_of
 from btrfs_model.scripts.programs.btrfs.common import (
+    KINDS,
     UNITS,
     Command,
     checked_subvolume,
     decoded,
-    image_on,
     is_subvolume,
     on_mount,
     pretty,
 )
-from btrfs_model.scripts.programs.findutils import walk
+from btrfs_model.scripts.programs.find.walk import walk
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
@@ -38,9 +37,8 @@ if TYPE_CHECKING:
 
 _LARGE: Final = 32 << 20
 """Bytes of an extent that btrfs-progs leave as it is."""
-_KINDS: Final = {BTRFS_BLOCK_GROUP_DATA: "Data", BTRFS_BLOCK_GROUP_SYSTEM: "System",
-                 BTRFS_BLOCK_GROUP_METADATA: "Metadata",
-                 BTRFS_BLOCK_GROUP_DATA | BTRFS_BLOCK_GROUP_METADATA: "Data+Metadata"}  # fmt: skip
+_LABEL: Final = 255
+"""Bytes of a label."""
 
 
 def _filesystem_sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
@@ -66,7 +64,7 @@ def _df(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         for flags, (total, used) in sorted(whole.items()):
             if flags & kinds == kind:
                 told = "DUP" if flags & BTRFS_BLOCK_GROUP_DUP else "single"
-                shell.write(f"{_KINDS[kind]}, {told}: total={pretty(total, given)}, "
+                shell.write(f"{KINDS[kind]}, {told}: total={pretty(total, given)}, "
                             f"used={pretty(used, given)}\n")  # fmt: skip
     reserve = global_reserve(
         fs, fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA), UNLINK_METADATA_UNITS
@@ -104,9 +102,19 @@ def _du(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _label(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        raise UnknownError("btrfs filesystem label: a new label is not known")
-    shell.write(_filesystem(computer, arguments[0]).image.superblock.label + "\n")
+    path, *new = arguments
+    whole = computer.absolute(path).rstrip("/")
+    if new and computer.mounted_at(path) is not None and whole not in computer.mounts:
+        say(shell, f"ERROR: device {path} is mounted, use mount point\n")
+        return 255
+    fs = _filesystem(computer, path)
+    if not new:
+        shell.write(fs.image.superblock.label + "\n")
+        return 0
+    if len(new[0].encode()) > _LABEL:
+        say(shell, f"ERROR: label {new[0]} is too long (max {_LABEL})\n")
+        return 255
+    fs.set_label(new[0])
     return 0
 
 
@@ -217,24 +225,8 @@ def _defragment(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return int(bool(failures))
 
 
-def _check(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    given, paths = options(arguments, "prQEsb", "", long=("readonly", "force", "progress",
-                           "check-data-csum", "qgroup-report", "mode="),
-                           program_name="btrfs check")  # fmt: skip
-    if {"Q", "qgroup-report", "E", "s", "b"} & set(given):
-        raise UnknownError("btrfs check: -Q, -E, -s and -b are not known")
-    with image_on(computer, paths[-1]) as image:
-        if image is None:
-            say(shell, "ERROR: cannot open file system\n")
-            return 1
-        findings = check(image)
-    for one in findings:
-        say(shell, f"{one}\n")
-    return int(bool(findings))
-
-
 COMMANDS: Final[dict[str, Command]] = {
     "filesystem sync": _filesystem_sync, "filesystem df": _df, "filesystem du": _du,
     "filesystem label": _label, "filesystem show": _show, "property set": _property_set,
-    "property get": _property_get, "check": _check, "filesystem defragment": _defragment,
+    "property get": _property_get, "filesystem defragment": _defragment,
 }  # fmt: skip

@@ -12,10 +12,8 @@ from btrfs_model.scripts.program import options, reason, say
 from btrfs_model.scripts.programs.btrfs.common import (
     Command,
     checked_subvolume,
-    decoded,
     on_mount,
 )
-from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
@@ -96,6 +94,12 @@ def _delete(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         try:
             mounted, inside = on_mount(computer, path)
             mounted.may_write(path)
+            number = mounted.fs.resolve(inside)[0]
+            if number == mounted.fs.default_subvolume():
+                say(shell, f"WARNING: not deleting default subvolume id {number} "
+                           f"'{folder}/{name}'\n")  # fmt: skip
+                status = 1
+                continue
             with computer.timed("subvolume delete"):
                 mounted.fs.delete_subvolume(inside)
                 if {"c", "C", "commit-after", "commit-each"} & set(given):
@@ -110,22 +114,6 @@ def _delete(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return status
 
 
-def _list(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    given, paths = options(arguments, "autprs", "", long=("sort=",),
-                           program_name="btrfs subvolume list")  # fmt: skip
-    if {"u", "p", "q", "r", "s"} & set(given):
-        raise UnknownError("btrfs subvolume list: only -a and -t are known")
-    mounted, _ = on_mount(computer, paths[-1])
-    fs = mounted.fs
-    fs.sync()
-    for row in fs.subvolumes().itertuples():
-        if row.id == 5:
-            continue
-        path = decoded(row.path)
-        shell.write(f"ID {row.id} gen {row.generation} top level {row.parent} path {path}\n")
-    return 0
-
-
 def _subvolume_sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     del shell
     mounted, _ = on_mount(computer, arguments[0])
@@ -135,5 +123,5 @@ def _subvolume_sync(computer: Computer, shell: Shell, arguments: list[str]) -> i
 
 COMMANDS: Final[dict[str, Command]] = {
     "subvolume create": _create, "subvolume snapshot": _snapshot, "subvolume delete": _delete,
-    "subvolume list": _list, "subvolume sync": _subvolume_sync,
+    "subvolume sync": _subvolume_sync,
 }  # fmt: skip
