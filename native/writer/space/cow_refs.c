@@ -109,7 +109,7 @@ int bm_writer_update_refs_for_cow(struct bm_writer *writer, struct bm_writer_tre
 
 /* The root of the tree, COWed before Linux 7.1: what is copied is a block of this transaction. */
 static const uint8_t *root_to_copy(struct bm_writer *writer, struct bm_writer_tree *tree,
-			       struct bm_fault *fault)
+				   struct bm_fault *fault)
 {
 	struct bm_path path = {0};
 
