@@ -9,15 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pandas as pd
 
 from btrfs_model.cost.machine import NoCostError, Prediction, Ratio, predict, ratio
-from btrfs_model.scripts.steps import Reading
-
-if TYPE_CHECKING:
-    from btrfs_model.scripts.run import ScriptResult
+from btrfs_model.scripts.steps import Ran, Reading
 
 _TIMES: Final = re.compile(
     r"\d+(?:\.\d+)?(?=\s*(?:ms|us|ns|milliseconds|microseconds|nanoseconds|seconds|secs?|s)\b)|"
@@ -70,20 +67,20 @@ class Region:
         return f"{'line' if self.lines[0] == self.lines[1] else 'lines'} {self.where}"
 
 
-def regions(result: ScriptResult) -> list[Region]:
+def regions(result: Ran) -> list[Region]:
     """Return the timed regions of a script, in their order."""
     found = [_between(result, start, end) for start, end in pairwise(result.readings)]
     return [one for one in found if one is not None]
 
 
-def whole(result: ScriptResult) -> Region | None:
+def whole(result: Ran) -> Region | None:
     """Return all that a script did as one region; None where it called nothing."""
     lines = [one.line for one in result.calls]
     start = Reading(min(lines, default=1), 0.0, 0, 0)
     return _between(result, start, Reading(max(lines, default=1), 0.0, len(lines), 0))
 
 
-def _between(result: ScriptResult, start: Reading, end: Reading) -> Region | None:
+def _between(result: Ran, start: Reading, end: Reading) -> Region | None:
     """Return what is between two readings; None where nothing was called."""
     calls = result.calls[start.calls : end.calls]
     if not calls:
@@ -143,7 +140,7 @@ def region_table(found: Sequence[Region]) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def tables(names: Sequence[str], results: Sequence[ScriptResult]) -> dict[str, pd.DataFrame]:
+def tables(names: Sequence[str], results: Sequence[Ran]) -> dict[str, pd.DataFrame]:
     """Return the ``steps`` and ``regions`` of a script on one kernel or more as plain tables.
 
     The kernel is a column, `behaviour`, and so is each counter of the work.

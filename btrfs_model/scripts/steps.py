@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from btrfs_model.base.counters import counting
 from btrfs_model.cost.machine import Machine, NoCostError, predict
 from btrfs_model.mount.mount import START as MOUNT_START
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 START: Final = MOUNT_START / 1e9
 """Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""
@@ -39,6 +42,23 @@ class Reading(NamedTuple):
     time: float
     calls: int
     commits: int
+
+
+class Ran(Protocol):
+    """A script that ran: what is told of its calls."""
+
+    calls: list[Step]
+    readings: list[Reading]
+    machine: Machine
+    device: str
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """The calls as a table."""
+
+    @property
+    def regions(self) -> pd.DataFrame:
+        """What was done between readings of the clock, as a table."""
 
 
 class Record:

@@ -10,11 +10,10 @@ from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import Program, say
 from btrfs_model.scripts.programs.find.expression import (
     Expression,
-    Item,
     QuitFind,
     WrongExpressionError,
 )
-from btrfs_model.scripts.programs.find.walk import names_in
+from btrfs_model.scripts.programs.find.walk import Item, names_in
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer

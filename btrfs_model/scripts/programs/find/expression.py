@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import fnmatch
-import posixpath
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import reason, say
 from btrfs_model.scripts.programs.attributes.modes import is_mode, new_mode
 from btrfs_model.scripts.programs.find.printed import printed
+from btrfs_model.scripts.programs.find.walk import Item
 from btrfs_model.scripts.programs.names import GROUPS, USERS, read_link, remove_folder, unlink
 from btrfs_model.shell.state import UnknownError
 
@@ -32,23 +31,6 @@ class WrongExpressionError(Exception):
 
 class QuitFind(Exception):  # noqa: N818 - no error: -quit
     """Nothing more is looked at."""
-
-
-@dataclass
-class Item:
-    """A file that is looked at, as its path is told from where find began."""
-
-    path: str
-    seen: Stat
-    level: int
-    start: str
-    pruned: bool = False
-    failed: bool = False
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return posixpath.basename(self.path.rstrip("/")) or self.path
 
 
 Test: TypeAlias = Callable[[Item], bool]

@@ -14,7 +14,7 @@ from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
-    from btrfs_model.scripts.programs.find.expression import Item
+    from btrfs_model.scripts.programs.find.walk import Item
 
 _TIMES: Final = {"A": "atime", "C": "ctime", "T": "mtime", "B": "birth"}
 _DIRECTIVE: Final = re.compile(r"%([-0]*\d*)([ACTB].|.)")

@@ -3,13 +3,32 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from btrfs_model.scripts.files import Stat
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
+
+
+@dataclass
+class Item:
+    """A file that is looked at, as its path is told from where find began."""
+
+    path: str
+    seen: Stat
+    level: int
+    start: str
+    pruned: bool = False
+    failed: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return posixpath.basename(self.path.rstrip("/")) or self.path
 
 
 def walk(
