@@ -41,6 +41,7 @@ _FEW, _MOST = 10_000, 1_000_000
     examples=(
         "btrfs-model verify --kernel uml",
         "btrfs-model verify send log --kernel native --kernel uml --seeds 50",
+        "btrfs-model verify data --kernel sid --behaviour v6.18.44 --toggles",
         "btrfs-model verify --image disk.img",
         "btrfs-model verify time --kernel uml --kernel native --scale 0.1 -o times.json",
     ),
@@ -55,6 +56,14 @@ _FEW, _MOST = 10_000, 1_000_000
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M",
               help="Begin nothing after so long; without --seeds go on until then. The longer, the "
               "larger filesystems may be: 10,000 files a minute, up to a million.")  # fmt: skip
+@click.option("--behaviour", metavar="B", default="",
+              help="What the model does, as of `btrfs-model send --behaviour`, in place of what the "
+              "kernel stands for.")  # fmt: skip
+@click.option(
+    "--toggles",
+    is_flag=True,
+    help="Look which toggles take a difference away, each alone: a minute more for each.",
+)
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, metavar="SEED",
               help="The first seed.")  # fmt: skip
 @click.option("--image", "images", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
@@ -79,6 +88,8 @@ def verify(
     kernels: tuple[str, ...],
     seeds: int | None,
     minutes: float | None,
+    behaviour: str,
+    toggles: bool,
     first: int,
     images: tuple[Path, ...],
     corpus: Path | None,
@@ -106,10 +117,13 @@ def verify(
         return _time(what, kernels, scale, runs, as_json, output)
     if _COUNTS in what:
         return _counts(what, kernels, as_json, output)
+    from btrfs_model.behaviour import Behaviour
     from btrfs_model.experiments.verify.run import Task
     from btrfs_model.experiments.verify.run import verify as run
     from btrfs_model.volume.image import Image
 
+    if behaviour:
+        Behaviour.parse(behaviour)
     if images and (wrong := sorted(set(what) - set(_OF_IMAGES))):
         raise click.UsageError(f"{wrong[0]} is not compared on an image")
     for image in images:
@@ -125,7 +139,7 @@ def verify(
     most = min(_MOST, round(_FEW * max(minutes or 1, 1)))
     tasks = [Task(kernel, kinds, list(range(first, first + number)), most, until,
                   [str(image.resolve()) for image in images],
-                  str(corpus.resolve()) if corpus else "")
+                  str(corpus.resolve()) if corpus else "", behaviour, toggles)
              for kernel in dict.fromkeys(kernels)]  # fmt: skip
     cases = len(images) or (None if minutes else number)
     total = None if cases is None or corpus else len(tasks) * len(kinds) * cases
@@ -146,8 +160,9 @@ def verify(
     different = [outcome for outcome in found if outcome.difference]
     for outcome in different:
         place = _place(differences, outcome)
+        goes = f"goes away with {' or '.join(outcome.toggles)}; " if outcome.toggles else ""
         click.echo(f"{outcome.kernel}: {outcome.kind} {outcome.case}: {outcome.difference}; "
-                   f"see {place}", err=True)  # fmt: skip
+                   f"{goes}see {place}", err=True)  # fmt: skip
     return 1 if different else 0
 
 
@@ -230,12 +245,12 @@ def _rows(found: Sequence[Outcome]) -> pd.DataFrame:
 
     rows = [
         (one.kernel, one.release, one.kind, one.case, one.files, unit, amount, one.seconds,
-         one.difference)
+         one.difference, " or ".join(one.toggles))
         for one in found
         for unit, amount in (one.compared or {"": 0}).items()
     ]  # fmt: skip
     columns = ["kernel", "release", "kind", "case", "files", "unit", "compared", "seconds",
-               "difference"]  # fmt: skip
+               "difference", "toggles"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
 

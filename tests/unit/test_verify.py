@@ -21,6 +21,7 @@ import btrfs_model as bm
 import btrfs_model.experiments.verify.run as verify_run
 import btrfs_model.mount.mount as mount
 from btrfs_model.base.errors import KernelFailedError
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.cli import cli
 from btrfs_model.experiments.scenario.load import Scenario, lines_of, load_scenario
 from btrfs_model.experiments.scenario.operations import parse_step
@@ -43,6 +44,7 @@ from btrfs_model.kernels import gcov
 from btrfs_model.kernels.inside.operations import Mapped
 from btrfs_model.mount.machine import Machine
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Patch
 from btrfs_model.questions.logreplay import replay_log
 
 
@@ -394,3 +396,18 @@ def test_a_replay_keeps_a_name_of_the_same_hash(tmp_path: Path) -> None:
         replay_log(crashed, behaviour="v6.1.192") as replayed,
     ):
         assert {one, other} <= set(replayed.listing("")["path"])
+
+
+def test_the_toggles_that_take_a_difference_away_are_named() -> None:
+    """Each alone, whichever way; and the bench goes on with what it had."""
+    bench = Bench(SimpleNamespace(preset="v6.12"))  # type: ignore[arg-type]
+
+    def compare(bench: Bench, scenario: Scenario) -> None:
+        there = Behaviour.parse(bench.behaviour)
+        if Patch.INLINE_FIRST not in there and Patch.SEND_UTIMES_CACHE in there:
+            raise DifferenceError("it", 1, 2)
+
+    kind = SimpleNamespace(compare=compare)
+    found = verify_run._toggles(bench, kind, Scenario("", []))  # type: ignore[arg-type]
+    assert found == ["+ inline-first", "- send-utimes-cache"]
+    assert bench.behaviour == "v6.12"

@@ -63,17 +63,20 @@ class Bench:
         How much was compared, by unit.
     seen : callable
         Gets what differs, before it is made short.
+    chosen : str
+        What the model does, in place of the kernel's preset.
     """
 
     kernel: Kernel
     compared: Counter[str] = field(default_factory=Counter)
     seen: Callable[[Any], None] = lambda found: None
+    chosen: str = ""
     _numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def behaviour(self) -> str:
-        """The kernel's preset."""
-        return self.kernel.preset
+        """What the model does: the kernel's preset, where nothing else is chosen."""
+        return self.chosen or self.kernel.preset
 
     @contextmanager
     def new_image(self) -> Iterator[Path]:

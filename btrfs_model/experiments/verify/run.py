@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -24,7 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from btrfs_model.base.errors import KernelFailedError, KernelHungError
+from btrfs_model.base.errors import BehaviourWarning, KernelFailedError, KernelHungError
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.bench import Bench, DifferenceError, kind_of
@@ -43,6 +45,7 @@ from btrfs_model.kernels import gcov
 from btrfs_model.kernels.choice import start
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.uml import Uml
+from btrfs_model.patches import Asked, Patch
 
 _MEMORY = 1 << 30
 _FRESH = 0.2
@@ -78,6 +81,10 @@ class Task:
         Images of the user, which are compared on instead of scenarios.
     corpus : str
         A folder of scenarios that are compared on first; those that reach something new go there.
+    behaviour : str
+        What the model does, in place of the kernel's preset.
+    toggles : bool
+        Whether to look which toggles take a difference away.
     """
 
     kernel: str
@@ -87,6 +94,8 @@ class Task:
     until: float = float("inf")
     images: list[str] = field(default_factory=list)
     corpus: str = ""
+    behaviour: str = ""
+    toggles: bool = False
 
 
 @dataclass
@@ -105,6 +114,8 @@ class Outcome:
         What they say; where one did not come to an answer, how it failed.
     scenario : list
         The shortest that shows it.
+    toggles : list of str
+        Toggles that take the difference away, each alone, with the sign of what is done to it.
     reach : dict
         Of a function, instead of a comparison: see :class:`.steer.Function`.
     """
@@ -120,6 +131,7 @@ class Outcome:
     by_kernel: str = ""
     by_model: str = ""
     scenario: list[Any] = field(default_factory=list)
+    toggles: list[str] = field(default_factory=list)
     reach: dict[str, Any] = field(default_factory=dict)
 
 
@@ -140,7 +152,7 @@ def work(task: Task, seen: Callable[[Outcome], None] = _unseen) -> Generator[Out
     """Do what a task says; `seen` gets what differs before it is made short."""
     with _closed_at_last(start(task.kernel, memory=_MEMORY, limit=_LIMIT)) as kernel:
         kernel.start()
-        bench = Bench(kernel, seen=seen)
+        bench = Bench(kernel, seen=seen, chosen=task.behaviour)
         for kind in task.kinds if task.images else ():
             for image in task.images:
                 yield _of_image(bench, task.kernel, kind, Path(image))
@@ -244,7 +256,25 @@ def _of_scenario(
         scenario, shortest = _shortest(bench, chosen, scenario, found)
         found.append(shortest)
         outcome.scenario = lines_of(scenario)
+        if task.toggles:
+            outcome.toggles = _toggles(bench, chosen, scenario)
     return _told(outcome, found)
+
+
+def _toggles(bench: Bench, kind: Kind, scenario: Scenario) -> list[str]:
+    """Look which toggles take a difference away, the newest first, for a minute."""
+    chosen, base = bench.chosen, bench.behaviour
+    end, found = time.monotonic() + _SHRINKING, []
+    with warnings.catch_warnings(action="ignore", category=BehaviourWarning):
+        for patch in reversed(Patch):
+            if patch.asked is Asked.NOWHERE or time.monotonic() > end:
+                continue
+            change = f"{'-' if patch in Behaviour.parse(base) else '+'} {patch}"
+            bench.chosen = f"{base} {change}"
+            if not any(_difference(lambda: kind.compare(bench, scenario)) for _ in range(_TIMES)):
+                found.append(change)
+    bench.chosen = chosen
+    return found
 
 
 def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> list[Exception]:
