@@ -57,8 +57,8 @@ _FEW, _MOST = 10_000, 1_000_000
               help="Begin nothing after so long; without --seeds go on until then. The longer, the "
               "larger filesystems may be: 10,000 files a minute, up to a million.")  # fmt: skip
 @click.option("--behaviour", metavar="B", default="",
-              help="What the model does, as of `btrfs-model send --behaviour`, in place of what the "
-              "kernel stands for.")  # fmt: skip
+              help="What the model does, as of `btrfs-model send --behaviour`, in place of what "
+              "the kernel stands for.")  # fmt: skip
 @click.option(
     "--toggles",
     is_flag=True,
