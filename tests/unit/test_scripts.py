@@ -8,6 +8,7 @@ import mmap
 import runpy
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import corpus
@@ -20,6 +21,8 @@ from btrfs_model.cli import cli
 from btrfs_model.scripts.answer import beside
 from btrfs_model.scripts.find import scripts_in
 from btrfs_model.scripts.host import why_not
+from btrfs_model.scripts.program import programs
+from btrfs_model.scripts.programs.btrfs.command import _COMMANDS
 from btrfs_model.shell.state import UnknownError
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -435,3 +438,15 @@ def test_defragment_and_direct_writes_refuse_what_is_wrong() -> None:
         for wrong in ({"offset": -1}, {"length": -1}, {"compress": "gzip"}):
             with pytest.raises(OSError, match="Invalid argument"):
                 fs.defragment("f", **wrong)  # type: ignore[arg-type]
+
+
+_LEFT_OUT = {"sleep", "not_modelled", "power_failure", "power_cut"}
+
+
+@pytest.mark.parametrize("words", ["", "nope", "'' x /mnt/sdb/f /mnt/sdb"])
+def test_a_program_with_odd_words_says_so_or_is_refused(words: str) -> None:
+    names = [name for name in programs() if name not in _LEFT_OUT]
+    names += [f"btrfs {name}" for name in _COMMANDS]
+    for name in names:
+        with suppress(BtrfsModelError):
+            bm.script(f"{MADE}echo x > /mnt/sdb/f\n{name} {words} < /dev/null\n", steps=10_000)

@@ -29,7 +29,9 @@ def _check(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                            "mode="), program_name="btrfs check")  # fmt: skip
     if given.get("mode", "original") not in ("original", "lowmem"):
         raise UnknownError(f"btrfs check: --mode={given['mode']} is not known")
-    path = paths[-1]
+    if len(paths) != 1:
+        raise UnknownError("btrfs check: say one device")
+    path = paths[0]
     shell.write("Opening filesystem to check...\n")
     seen = computer.stat(path)
     if seen is None:
