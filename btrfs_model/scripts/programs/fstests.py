@@ -192,7 +192,10 @@ _MACHINE: Final = {"o": "1", "s": "4096", "w": "64"}
 def _feature(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     """Say what the machine has."""
     del computer
-    given, _ = options(arguments, "osw", program_name="feature")
+    given, _ = options(arguments, "oswR", program_name="feature")
+    if "R" in given:
+        # no io_uring
+        return 1
     shell.write("".join(_MACHINE[one] + "\n" for one in given))
     return 0
 
