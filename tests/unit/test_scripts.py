@@ -137,6 +137,8 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
         (MADE + "xfs_io -T -c 'pwrite 0 1' /mnt/sdb\n", "line 2: xfs_io: -T: this option is not"),
         (MADE + "xfs_io -f -c 'pwrite -B 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite: -B"),
+        (MADE + "cd /mnt/sdb; touch n; chattr +C n; xfs_io -d -c 'pwrite -q -b 64K 0 64K' n\n"
+         "xfs_io -d -c 'pwrite -N -V 1 -b 64K 0 64K' n\n", "line 3: xfs_io: .*may not wait"),
         (MADE + "find /mnt/sdb -context x\n", "line 2: find: -context: this test is not known"),
         ("coproc cat\n", "CoprocClause: this construct of bash is not known"),
         ("while :; do :; done\n", "the script ran for too many commands"),
@@ -450,3 +452,21 @@ def test_a_program_with_odd_words_says_so_or_is_refused(words: str) -> None:
     for name in names:
         with suppress(BtrfsModelError):
             bm.script(f"{MADE}echo x > /mnt/sdb/f\n{name} {words} < /dev/null\n", steps=10_000)
+
+
+def test_a_label_and_a_default_subvolume_are_checked() -> None:
+    with bm.create("256M") as fs:
+        with pytest.raises(ValueError, match="a label of 256 bytes"):
+            fs.set_label("x" * 256)
+        fs.set_label("é")
+        assert fs.image.superblock.label == "é"
+        with pytest.raises(FileNotFoundError):
+            fs.set_default_subvolume(256)
+        made = fs.create_subvolume("s")
+        fs.set_default_subvolume(made)
+        assert fs.default_subvolume() == made
+        with pytest.raises(PermissionError):
+            fs.delete_subvolume("s")
+        fs.set_default_subvolume(0)
+        assert fs.default_subvolume() == 5
+        fs.delete_subvolume("s")
