@@ -10,6 +10,7 @@ import mmap
 import runpy
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import corpus
@@ -22,6 +23,8 @@ from btrfs_model.cli import cli
 from btrfs_model.scripts.answer import beside
 from btrfs_model.scripts.find import scripts_in
 from btrfs_model.scripts.host import why_not
+from btrfs_model.scripts.program import programs
+from btrfs_model.scripts.programs.btrfs.command import _COMMANDS
 from btrfs_model.shell.state import UnknownError
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -136,6 +139,8 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
         (MADE + "xfs_io -T -c 'pwrite 0 1' /mnt/sdb\n", "line 2: xfs_io: -T: this option is not"),
         (MADE + "xfs_io -f -c 'pwrite -B 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite: -B"),
+        (MADE + "cd /mnt/sdb; touch n; chattr +C n; xfs_io -d -c 'pwrite -q -b 64K 0 64K' n\n"
+         "xfs_io -d -c 'pwrite -N -V 1 -b 64K 0 64K' n\n", "line 3: xfs_io: .*may not wait"),
         (MADE + "find /mnt/sdb -context x\n", "line 2: find: -context: this test is not known"),
         (MADE + "mount -o remount,noacl /mnt/sdb\n", "line 2: mount: mount option 'noacl' is not"),
         ("mkfs.btrfs -q /dev/sdb; mount -o sync /dev/sdb /mnt/b\n", "mount option 'sync' is not"),
@@ -562,3 +567,33 @@ def test_defragment_and_direct_writes_refuse_what_is_wrong() -> None:
         for wrong in ({"offset": -1}, {"length": -1}, {"compress": "gzip"}):
             with pytest.raises(OSError, match="Invalid argument"):
                 fs.defragment("f", **wrong)  # type: ignore[arg-type]
+
+
+_LEFT_OUT = {"sleep", "not_modelled", "power_failure", "power_cut"}
+
+
+@pytest.mark.parametrize("words", ["", "nope", "'' x /mnt/sdb/f /mnt/sdb"])
+def test_a_program_with_odd_words_says_so_or_is_refused(words: str) -> None:
+    names = [name for name in programs() if name not in _LEFT_OUT]
+    names += [f"btrfs {name}" for name in _COMMANDS]
+    for name in names:
+        with suppress(BtrfsModelError):
+            bm.script(f"{MADE}echo x > /mnt/sdb/f\n{name} {words} < /dev/null\n", steps=10_000)
+
+
+def test_a_label_and_a_default_subvolume_are_checked() -> None:
+    with bm.create("256M") as fs:
+        with pytest.raises(ValueError, match="a label of 256 bytes"):
+            fs.set_label("x" * 256)
+        fs.set_label("é")
+        assert fs.image.superblock.label == "é"
+        with pytest.raises(FileNotFoundError):
+            fs.set_default_subvolume(256)
+        made = fs.create_subvolume("s")
+        fs.set_default_subvolume(made)
+        assert fs.default_subvolume() == made
+        with pytest.raises(PermissionError):
+            fs.delete_subvolume("s")
+        fs.set_default_subvolume(0)
+        assert fs.default_subvolume() == 5
+        fs.delete_subvolume("s")

@@ -243,6 +243,8 @@ class _Usage:
     def files(self, tree: int) -> dict[int, npt.NDArray[np.intp]]:
         """Return the file extents of a subvolume, as rows, by inode number."""
         here = np.flatnonzero(self.forest.reached({tree})[0][self.leaf])
+        if not len(here):
+            return {}
         order = here[np.argsort(self.rows["inode"][here], kind="stable")]
         inodes, starts = np.unique(self.rows["inode"][order], return_index=True)
         return dict(zip(inodes.tolist(), np.split(order, starts[1:]), strict=True))

@@ -19,7 +19,14 @@ from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
 from btrfs_model.scripts.programs.attributes.owners import set_owner
 from btrfs_model.scripts.programs.attributes.xattrs import xattrs
-from btrfs_model.scripts.programs.names import each, make_folder, read_link, set_mode, symlink
+from btrfs_model.scripts.programs.names import (
+    each,
+    make_folder,
+    no_operand,
+    read_link,
+    set_mode,
+    symlink,
+)
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
 
@@ -41,6 +48,8 @@ def _cp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     )  # fmt: skip
     if "t" in given:
         paths = [*paths, given["t"]]
+    if len(paths) < 2:
+        return no_operand(shell, "cp", "file ", "".join(paths))
     *sources, target = paths
     whole = computer.absolute(target)
     seen = computer.stat(whole)

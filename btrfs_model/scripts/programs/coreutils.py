@@ -81,6 +81,8 @@ def _seq(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         numbers = [int(one, 16 if "x" in one.lower() else 10) for one in words]
     except ValueError:
         raise UnknownError(f"seq: {' '.join(words)}: only whole numbers are known") from None
+    if not 1 <= len(numbers) <= 3:
+        raise UnknownError(f"seq: {len(numbers)} numbers: one, two or three are known")
     first, step, last = {1: (1, 1, *numbers), 2: (numbers[0], 1, numbers[-1]),
                          3: tuple(numbers)}[len(numbers)]  # fmt: skip
     found = range(first, last + (1 if step > 0 else -1), step)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import stat
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.scripts.files import Stat
+from btrfs_model.scripts.files import Stat, fail
 from btrfs_model.scripts.program import Program, options, reason, say
 from btrfs_model.scripts.programs.attributes.xattrs import xattrs
 from btrfs_model.scripts.programs.names import read_link
@@ -66,6 +67,8 @@ def _fssum(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                     raise UnknownError(f"fssum: -{letter}: this option is not known")
         else:
             paths.append(word)
+    if len(paths) != 1:
+        raise UnknownError("fssum: say one path")
     before: list[str] = []
     if source:
         before = computer.read(computer.absolute(source)).decode().splitlines()
@@ -120,7 +123,8 @@ def _sums(
 
 def _seen(computer: Computer, path: str) -> Stat:
     found = computer.stat(path, follow=False)
-    assert found is not None, path
+    if found is None:
+        raise fail(errno.ENOENT, path)
     return found
 
 
@@ -136,6 +140,8 @@ def _chosen(seen: Stat, flags: str) -> list[int]:
 def _punch_alternating(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     """Punch every second block of a file."""
     given, paths = options(arguments, "", "osi", program_name="punch-alternating")
+    if len(paths) != 1:
+        raise UnknownError("punch-alternating: say one file")
     place = computer.place(computer.absolute(paths[-1]))
     if place is None:
         say(shell, f"{paths[-1]}: No such file or directory\n")
@@ -155,6 +161,8 @@ def _punch_alternating(computer: Computer, shell: Shell, arguments: list[str]) -
 def _cloner(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     """Clone a range of a file, or the whole."""
     given, paths = options(arguments, "", "sdl", program_name="cloner")
+    if len(paths) != 2:
+        raise UnknownError("cloner: say two files")
     names = []
     for path in paths:
         if computer.stat(path) is None:
@@ -184,7 +192,10 @@ _MACHINE: Final = {"o": "1", "s": "4096", "w": "64"}
 def _feature(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     """Say what the machine has."""
     del computer
-    given, _ = options(arguments, "osw", program_name="feature")
+    given, _ = options(arguments, "oswR", program_name="feature")
+    if "R" in given:
+        # no io_uring
+        return 1
     shell.write("".join(_MACHINE[one] + "\n" for one in given))
     return 0
 

@@ -41,6 +41,14 @@ def each(
     return status
 
 
+def no_operand(shell: Shell, name: str, kind: str = "", after: str = "") -> int:
+    """Say that a program of coreutils has too few words."""
+    told = f"missing {'destination ' * bool(after)}{kind}operand"
+    behind = f" after '{after}'" if after else ""
+    say(shell, f"{name}: {told}{behind}\nTry '{name} --help' for more information.\n")
+    return 1
+
+
 def _mkdir(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "pv", "m", long=("parents", "mode="), program_name="mkdir")
     mode = given.get("m", given.get("mode"))
@@ -210,6 +218,10 @@ def _unlink(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _link(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        if not arguments:
+            return no_operand(shell, "link")
+        raise UnknownError("link: say a file and a new name")
     source, path = arguments
     return each(computer, shell, [path],
                 lambda one: hard_link(computer, computer.absolute(source), one),
@@ -219,6 +231,8 @@ def _link(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 def _ln(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "sfnTvrP", long=("symbolic", "force"), program_name="ln")
     symbolic, forced = "s" in given or "symbolic" in given, "f" in given or "force" in given
+    if not paths:
+        return no_operand(shell, "ln", "file ")
     if len(paths) == 1:
         paths = [paths[0], posixpath.basename(paths[0])]
     *sources, target = paths
@@ -287,6 +301,8 @@ def _mv(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                            program_name="mv")  # fmt: skip
     if "t" in given:
         paths = [*paths, given["t"]]
+    if len(paths) < 2:
+        return no_operand(shell, "mv", "file ", "".join(paths))
     *sources, target = paths
     whole = computer.absolute(target)
     seen = computer.stat(whole)
@@ -415,6 +431,8 @@ def _mknod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     path, kind, *numbers = [*words, "", ""][: max(2, len(words))]
     if kind not in _KINDS or len(numbers) != (0 if kind == "p" else 2):
         raise UnknownError(f"mknod {' '.join(words)}: only NAME p, and NAME b|c MAJOR MINOR")
+    if not all(re.fullmatch(r"\d+|0x[0-9a-fA-F]+", one) for one in numbers):
+        raise UnknownError(f"mknod {' '.join(words)}: numbers of a device are digits")
     device = os.makedev(int(numbers[0], 0), int(numbers[1], 0)) if numbers else 0
     return _special(computer, shell, given, [path], _KINDS[kind], device, "mknod: {}")
 

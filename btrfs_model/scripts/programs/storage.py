@@ -189,6 +189,8 @@ def _dmesg(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _mountpoint(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    if not arguments:
+        raise UnknownError("mountpoint: say a path")
     path = computer.absolute(arguments[-1]).rstrip("/")
     there = path in computer.mounts
     if "-q" not in arguments:
@@ -279,8 +281,8 @@ def _hdparm(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 def _getconf(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     del computer
     known = {"PAGE_SIZE": 4096, "PAGESIZE": 4096, "_NPROCESSORS_ONLN": 1, "LONG_BIT": 64}
-    if arguments[0] not in known:
-        raise UnknownError(f"getconf: {arguments[0]}: this variable is not known")
+    if not arguments or arguments[0] not in known:
+        raise UnknownError(f"getconf {' '.join(arguments)}: this variable is not known")
     shell.write(f"{known[arguments[0]]}\n")
     return 0
 

@@ -13,6 +13,7 @@ from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.mounted import Mounted
 from btrfs_model.scripts.program import Program, options, reason, say
 from btrfs_model.scripts.programs.find.walk import walk
+from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
@@ -175,7 +176,9 @@ def _encoded(value: bytes, encoding: str) -> bytes:
 def _attr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     """attr: xattrs of users by the names that XFS gave them."""
     given, paths = options(arguments, "lqLRS", "sgrV", program_name="attr")
-    path = paths[-1]
+    if len(paths) != 1:
+        raise UnknownError("attr: say one file")
+    path = paths[0]
     mounted, inside = on_mount(computer, computer.absolute(path))
     quiet = "q" in given
     found = xattrs(mounted, computer.place(computer.absolute(path))[1])  # type: ignore[index]

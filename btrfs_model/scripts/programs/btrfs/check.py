@@ -25,11 +25,15 @@ _WITH_ROOTS: Final = " done with fs roots in lowmem mode, skipping"
 
 
 def _check(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    given, paths = options(arguments, "", "", long=("readonly", "force", "check-data-csum",
-                           "mode="), program_name="btrfs check")  # fmt: skip
+    given, paths = options(arguments, "Q", "", long=("readonly", "force", "check-data-csum",
+                           "qgroup-report", "mode="), program_name="btrfs check")  # fmt: skip
+    if {"Q", "qgroup-report"} & set(given):
+        raise UnknownError("btrfs check: --qgroup-report is not known")
     if given.get("mode", "original") not in ("original", "lowmem"):
         raise UnknownError(f"btrfs check: --mode={given['mode']} is not known")
-    path = paths[-1]
+    if len(paths) != 1:
+        raise UnknownError("btrfs check: say one device")
+    path = paths[0]
     shell.write("Opening filesystem to check...\n")
     seen = computer.stat(path)
     if seen is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.scripts.program import Program, reason, say
+from btrfs_model.scripts.program import Program, UsageError, reason, say
 from btrfs_model.scripts.programs.btrfs import (
     check,
     devices,
@@ -46,6 +46,9 @@ def _btrfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             rest = words[size:]
             try:
                 return run(computer, shell, ["-q", *rest] if quiet and name in _QUIET else rest)
+            except UsageError as error:
+                say(shell, f"{error}\n")
+                return 1
             except OSError as error:
                 say(shell, f"ERROR: {name}: {reason(error)}\n")
                 return 1

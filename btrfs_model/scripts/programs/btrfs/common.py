@@ -17,7 +17,7 @@ from btrfs_model.ondisk.constants import (
 )
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.scripts.files import fail
-from btrfs_model.scripts.program import reason, say
+from btrfs_model.scripts.program import UsageError, reason, say
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.quotas import Quotas, quotas_of
 
@@ -39,6 +39,25 @@ _SCALES: Final = {"kbytes": (10, "KiB"), "mbytes": (20, "MiB"), "gbytes": (30, "
                   "tbytes": (40, "TiB")}  # fmt: skip
 _LETTERS: Final = {"b": "raw", "k": "kbytes", "m": "mbytes", "g": "gbytes", "t": "tbytes",
                    "H": "si"}  # fmt: skip
+
+
+def counted(name: str, words: list[str], least: int, most: int | None) -> None:
+    """See that a command has as many arguments as it takes.
+
+    Raises
+    ------
+    UsageError
+        Where it has not; its text is that of btrfs-progs.
+    """
+    count = len(words)
+    if least == most and count != most:
+        plural = "" if most == 1 else "s"
+        raise UsageError(f"btrfs {name}: exactly {most} argument{plural} expected, {count} given")
+    if count < least:
+        raise UsageError(f"btrfs {name}: not enough arguments: {count} but at least {least} "
+                         "expected")  # fmt: skip
+    if most is not None and count > most:
+        raise UsageError(f"btrfs {name}: too many arguments: {count} but at most {most} expected")
 
 
 def on_mount(computer: Computer, path: str) -> tuple[Mounted, str]:

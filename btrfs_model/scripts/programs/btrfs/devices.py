@@ -10,7 +10,7 @@ from btrfs_model.mount.space.block_group import global_reserve
 from btrfs_model.mount.space.level import UNLINK_METADATA_UNITS
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DUP, BTRFS_BLOCK_GROUP_METADATA
 from btrfs_model.scripts.program import options, say
-from btrfs_model.scripts.programs.btrfs.common import KINDS, UNITS, Command, opened, pretty
+from btrfs_model.scripts.programs.btrfs.common import KINDS, UNITS, Command, counted, opened, pretty
 from btrfs_model.scripts.programs.statfs import BLOCK, statfs
 from btrfs_model.shell.state import UnknownError
 
@@ -61,6 +61,7 @@ def _unallocated(fs: WritableFilesystem, kinds: list[_Kind]) -> int:
 def _usage(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "bhHkmgt", "", long=UNITS,
                            program_name="btrfs filesystem usage")  # fmt: skip
+    counted("filesystem usage", paths, 1, None)
     status = 0
     for path in paths:
         mounted = opened(computer, shell, path)
@@ -125,6 +126,7 @@ def _by_kind(mounted: Mounted, given: dict[str, str]) -> str:
 def _device_usage(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "bhHkmgt", "", long=UNITS,
                            program_name="btrfs device usage")  # fmt: skip
+    counted("device usage", paths, 1, None)
     status = 0
     for path in paths:
         mounted = opened(computer, shell, path)
@@ -168,12 +170,14 @@ def _scan(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 def _ready(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     del shell
+    counted("device ready", arguments, 1, 1)
     return int(computer.device(arguments[0]).filesystem is None)
 
 
 def _stats(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     """Nothing here counts errors: a device has none."""
     _, paths = options(arguments, "zc", long=("check", "reset"), program_name="btrfs device stats")
+    counted("device stats", paths, 1, 1)
     path = paths[0]
     mounted = computer.mounted_at(path)
     if mounted is None and computer.stat(path) is None:
@@ -195,7 +199,9 @@ def _balance(what: str) -> Command:
     def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         if what == "start":
             raise UnknownError("btrfs balance start: nothing balances here")
-        path = arguments[-1]
+        if len(arguments) != 1:
+            raise UnknownError(f"btrfs balance {what}: say one path")
+        path = arguments[0]
         if opened(computer, shell, path) is None:
             return 1
         if what == "status":

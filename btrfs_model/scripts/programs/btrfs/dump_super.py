@@ -27,7 +27,7 @@ from btrfs_model.ondisk.superblock import (
 )
 from btrfs_model.questions.dumptree.templates import block_group_flags
 from btrfs_model.scripts.program import options, reason, say
-from btrfs_model.scripts.programs.btrfs.common import Command, image_on
+from btrfs_model.scripts.programs.btrfs.common import Command, counted, image_on
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ _WIDE: Final = 24
 def _dump_super(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "fFa", "is", long=("full", "all", "super="),
                            program_name="btrfs inspect-internal dump-super")  # fmt: skip
+    counted("inspect-internal dump-super", paths, 1, None)
     if "F" in given:
         raise UnknownError("btrfs inspect-internal dump-super: -F is not known")
     if "i" in given:

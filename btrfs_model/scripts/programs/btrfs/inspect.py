@@ -11,7 +11,7 @@ from btrfs_model.backref.api import logical_ino
 from btrfs_model.questions.dumptree.text import dump_tree_text
 from btrfs_model.questions.dumptree.trees import tree_number
 from btrfs_model.scripts.program import options, reason, say
-from btrfs_model.scripts.programs.btrfs.common import Command, decoded, image_on, on_mount
+from btrfs_model.scripts.programs.btrfs.common import Command, counted, decoded, image_on, on_mount
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def _dump_tree(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "eudrR", "tb",
                            long=("tree=", "noscan", "bfs", "dfs", "hide-names"),
                            program_name="btrfs inspect-internal dump-tree")  # fmt: skip
+    counted("inspect-internal dump-tree", paths, 1, None)
     if {"e", "u", "d", "r", "R", "b"} & set(given):
         raise UnknownError("btrfs inspect-internal dump-tree: only -t is known")
     told = given.get("t", given.get("tree"))
@@ -38,6 +39,7 @@ def _dump_tree(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _rootid(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    counted("inspect-internal rootid", arguments, 1, 1)
     mounted, inside = on_mount(computer, arguments[-1])
     shell.write(f"{mounted.fs.resolve(inside)[0]}\n")
     return 0
@@ -45,6 +47,7 @@ def _rootid(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 def _inode_resolve(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     _, words = options(arguments, "v", program_name="btrfs inspect-internal inode-resolve")
+    counted("inspect-internal inode-resolve", words, 2, 2)
     number, path = words
     mounted, inside = on_mount(computer, path)
     fs = mounted.fs
@@ -68,6 +71,7 @@ def _ino_paths(mounted: Mounted, shell: Shell, root: int, inum: int, top: str) -
 def _logical_resolve(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, words = options(arguments, "Pvo", "s",
                            program_name="btrfs inspect-internal logical-resolve")  # fmt: skip
+    counted("inspect-internal logical-resolve", words, 2, 2)
     logical, path = words
     mounted, inside = on_mount(computer, path)
     fs = mounted.fs

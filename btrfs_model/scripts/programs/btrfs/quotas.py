@@ -10,6 +10,7 @@ from btrfs_model.scripts.program import options, say, size_of
 from btrfs_model.scripts.programs.btrfs.common import (
     UNITS,
     Command,
+    counted,
     decoded,
     on_mount,
     pretty,
@@ -30,6 +31,10 @@ def _quota(what: str) -> Command:
     def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         given, paths = options(arguments, "wsqW", long=("simple",),
                                program_name=f"btrfs quota {what}")  # fmt: skip
+        if what == "rescan":
+            counted("quota rescan", paths, 1, 1)
+        elif len(paths) != 1:
+            raise UnknownError(f"btrfs quota {what}: say one path")
         mounted, _ = on_mount(computer, paths[0])
         fs = mounted.fs
         if what == "enable":
@@ -52,6 +57,8 @@ def _qgroup(what: str) -> Command:
         given, words = options(arguments, "ce", "", long=("no-rescan", "rescan"),
                                program_name=f"btrfs qgroup {what}")  # fmt: skip
         del shell
+        least = {"create": 2, "destroy": 2, "assign": 3, "remove": 3, "limit": 2}[what]
+        counted(f"qgroup {what}", words, least, 3 if what == "limit" else least)
         *rest, path = words
         mounted, _ = on_mount(computer, path)
         fs = mounted.fs
@@ -90,9 +97,7 @@ _ORDERS: Final[dict[str, Callable[[Qgroup], int]]] = {
 def _show(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "pcreFf", "", long=(*UNITS, "sync", "sort="),
                            program_name="btrfs qgroup show")  # fmt: skip
-    if len(paths) != 1:
-        say(shell, "btrfs qgroup show: exactly 1 argument expected\n")
-        return 1
+    counted("qgroup show", paths, 1, 1)
     mounted, inside = on_mount(computer, paths[0])
     fs = mounted.fs
     if "sync" in given:

@@ -22,6 +22,7 @@ from btrfs_model.scripts.programs.btrfs.common import (
     UNITS,
     Command,
     checked_subvolume,
+    counted,
     decoded,
     is_subvolume,
     on_mount,
@@ -43,6 +44,7 @@ _LABEL: Final = 255
 
 def _filesystem_sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     del shell
+    counted("filesystem sync", arguments, 1, 1)
     mounted, _ = on_mount(computer, arguments[0])
     with computer.timed("sync"):
         mounted.fs.sync()
@@ -52,6 +54,7 @@ def _filesystem_sync(computer: Computer, shell: Shell, arguments: list[str]) -> 
 def _df(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "bkmgthH", "", long=UNITS,
                            program_name="btrfs filesystem df")  # fmt: skip
+    counted("filesystem df", paths, 1, 1)
     mounted, _ = on_mount(computer, paths[-1])
     fs = mounted.fs
     whole: dict[int, tuple[int, int]] = {}
@@ -77,6 +80,7 @@ def _df(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 def _du(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "shHbkmgt", "", long=("summarize", *UNITS),
                            program_name="btrfs filesystem du")  # fmt: skip
+    counted("filesystem du", paths, 1, None)
     shell.write(f"{'Total':>10}  {'Exclusive':>10}  {'Set shared':>10}  Filename\n")
     status = 0
     for path in paths:
@@ -102,6 +106,7 @@ def _du(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _label(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    counted("filesystem label", arguments, 1, 2)
     path, *new = arguments
     whole = computer.absolute(path).rstrip("/")
     if new and computer.mounted_at(path) is not None and whole not in computer.mounts:
@@ -154,6 +159,9 @@ def _show(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 def _property_set(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, words = options(arguments, "f", "t", program_name="btrfs property set")
+    counted("property set", words, 3, None)
+    if len(words) > 3:
+        raise UnknownError(f"btrfs property set: {words[3]}: more than three words are not known")
     path, name, value = words
     mounted, inside = on_mount(computer, path)
     mounted.may_write(path)
@@ -171,6 +179,7 @@ def _property_set(computer: Computer, shell: Shell, arguments: list[str]) -> int
 
 def _property_get(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, words = options(arguments, "", "t", program_name="btrfs property get")
+    counted("property get", words, 1, None)
     del given
     path, *names = words
     mounted, inside = on_mount(computer, path)
@@ -197,6 +206,7 @@ def _defragment(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     words = ["-czlib" if one == "-c" else one for one in arguments]
     given, paths = options(words, "vrf", "cslt",
                            program_name="btrfs filesystem defragment")  # fmt: skip
+    counted("filesystem defragment", paths, 1, None)
     numbers = {one: size_of(given[one]) for one in "slt" if one in given}
     failures = 0
     for path in paths:

@@ -11,7 +11,13 @@ from btrfs_model.questions.receive.api import receive as receive_stream
 from btrfs_model.questions.send.ioctl import send as send_snapshot
 from btrfs_model.questions.send.parent import find_good_parent
 from btrfs_model.scripts.program import options, reason, say
-from btrfs_model.scripts.programs.btrfs.common import Command, decoded, is_subvolume, on_mount
+from btrfs_model.scripts.programs.btrfs.common import (
+    Command,
+    counted,
+    decoded,
+    is_subvolume,
+    on_mount,
+)
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.stream.dump import dump_text
 from btrfs_model.stream.reader import read_stream
@@ -37,6 +43,7 @@ def _send(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             raise UnknownError(f"btrfs send: {word}: this option is not known")
         else:
             paths.append(word)
+    counted("send", paths, 1, None)
     target = given.get("-f", [""])[0]
     parent = given["-p"][0] if "-p" in given else None
     sources = given.get("-c", [])
@@ -112,6 +119,8 @@ def _receive(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     data = source.read()
     if "dump" in given:
         return _dump(shell, data)
+    if len(paths) != 1:
+        raise UnknownError("btrfs receive: say one path")
     mounted, inside = on_mount(computer, paths[0])
     mounted.may_write(paths[0])
     fs = mounted.fs

@@ -13,6 +13,7 @@ from btrfs_model.scripts.program import options, reason, say
 from btrfs_model.scripts.programs.btrfs.common import (
     Command,
     checked_subvolume,
+    counted,
     is_subvolume,
     on_mount,
     opened,
@@ -68,6 +69,7 @@ def _top_of(computer: Computer, mounted: Mounted, path: str) -> int:
 def _list(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "apcguqRtsro", "GC", long=("sort=",),
                            program_name="btrfs subvolume list")  # fmt: skip
+    counted("subvolume list", paths, 1, 1)
     mounted = opened(computer, shell, paths[-1])
     if mounted is None:
         say(shell, f"ERROR: can't access '{paths[-1]}'\n")
@@ -129,9 +131,7 @@ def _shown(known: dict[int, Row], row: Row, given: dict[str, str], top: int) -> 
 
 def _show(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "hHbkmgt", "", program_name="btrfs subvolume show")
-    if len(paths) != 1:
-        say(shell, f"btrfs subvolume show: exactly 1 argument expected, {len(paths)} given\n")
-        return 1
+    counted("subvolume show", paths, 1, 1)
     path = paths[0]
     if computer.stat(path) is None:
         say(shell, f"ERROR: cannot find real path for '{path}': No such file or directory\n")
@@ -202,10 +202,7 @@ def _show_quota_group(
 
 
 def _get_default(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        say(shell, "btrfs subvolume get-default: exactly 1 argument expected, "
-                   f"{len(arguments)} given\n")  # fmt: skip
-        return 1
+    counted("subvolume get-default", arguments, 1, 1)
     mounted = opened(computer, shell, arguments[0])
     if mounted is None:
         return 1
@@ -221,11 +218,7 @@ def _get_default(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _set_default(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    if not 1 <= len(arguments) <= 2:
-        many, bound = ("too many", "most 2") if arguments else ("not enough", "least 1")
-        say(shell, f"btrfs subvolume set-default: {many} arguments: {len(arguments)} but at "
-                   f"{bound} expected\n")  # fmt: skip
-        return 1
+    counted("subvolume set-default", arguments, 1, 2)
     path = arguments[-1]
     if len(arguments) == 2 and not re.fullmatch(r"\d+", arguments[0]):
         say(shell, f"ERROR: {arguments[0]} is not a valid numeric value\n")

@@ -12,6 +12,7 @@ from btrfs_model.scripts.program import options, reason, say
 from btrfs_model.scripts.programs.btrfs.common import (
     Command,
     checked_subvolume,
+    counted,
     on_mount,
 )
 
@@ -52,9 +53,7 @@ def _groups(given: dict[str, str]) -> list[str] | None:
 
 def _snapshot(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "qr", "i", program_name="btrfs subvolume snapshot")
-    if len(paths) != 2:
-        say(shell, "btrfs subvolume snapshot: exactly 2 arguments expected\n")
-        return 1
+    counted("subvolume snapshot", paths, 2, 2)
     source, target = paths
     seen = computer.stat(target)
     if seen is not None and seen.is_dir:
@@ -85,6 +84,7 @@ def _snapshot(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 def _delete(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "qcCvR", "i", long=("commit-after", "commit-each"),
                            program_name="btrfs subvolume delete")  # fmt: skip
+    counted("subvolume delete", paths, 1, None)
     status = 0
     for path in paths:
         folder, name = posixpath.split(computer.absolute(path).rstrip("/"))
@@ -116,6 +116,7 @@ def _delete(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 def _subvolume_sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     del shell
+    counted("subvolume sync", arguments, 1, None)
     mounted, _ = on_mount(computer, arguments[0])
     mounted.fs.clean_subvolumes()
     return 0

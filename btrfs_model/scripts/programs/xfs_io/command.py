@@ -16,6 +16,7 @@ from btrfs_model.questions.fiemap.text import fiemap_text
 from btrfs_model.scripts.program import Program, UsageError, options, reason, say, size_of
 from btrfs_model.scripts.programs.copies import fsync
 from btrfs_model.scripts.programs.xfs_io.data import (
+    NO_MAPS,
     map_file,
     mread,
     msync,
@@ -48,7 +49,7 @@ _COUNTS: Final = {
     **dict.fromkeys(("fsync", "fdatasync", "sync", "syncfs"), (0, 0)), "truncate": (1, 1),
     **dict.fromkeys(("pwrite", "pread", "falloc", "sync_range"), (2, None)), "chattr": (1, None),
     **dict.fromkeys(("fpunch", "fcollapse", "finsert", "funshare"), (2, 2)), "reflink": (1, None),
-    "dedupe": (4, None), "copy_range": (1, 8), "seek": (2, 5),
+    "dedupe": (4, None), "copy_range": (1, 8), "seek": (2, 5), "fzero": (2, 3),
 }  # fmt: skip
 """The least and the most arguments of commands."""
 _SWITCHES: Final = {
@@ -150,6 +151,9 @@ def _xfs_io(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         if not files:
             say(shell, "no files are open, try 'help open'\n")
             return 1
+        if name in ("mwrite", "mread", "msync", "munmap") and not files[-1].maps:
+            say(shell, f"{NO_MAPS}\n")
+            continue
         if expected := _bad_count(name, len(words) - 1):
             say(shell, f"bad argument count {len(words) - 1} to {words[0]}, expected {expected}\n")
             continue
@@ -222,6 +226,10 @@ def _sync(cyclic: bool) -> FileCommand:
 
 def _reflink(shell: Shell, file: OpenFile, words: list[str]) -> int:
     given, words = options(words, "q", "C", program_name="reflink")
+    if len(words) not in (1, 4):
+        shell.write("reflink infile [src_off dst_off len] -- reflinks an entire file, or a number "
+                    "of bytes at a specified offset\n")  # fmt: skip
+        return 1
     source = source_file(file, words[0])
     numbers = [size_of(one, block=BLOCK) for one in words[1:]]
     first, second, length = numbers if numbers else (0, 0, 0)
@@ -247,6 +255,10 @@ def _reflink(shell: Shell, file: OpenFile, words: list[str]) -> int:
 
 def _dedupe(shell: Shell, file: OpenFile, words: list[str]) -> int:
     given, words = options(words, "q", "C", program_name="dedupe")
+    if len(words) != 4:
+        shell.write("dedupe infile src_off dst_off len -- dedupes a number of bytes at a specified "
+                    "offset\n")  # fmt: skip
+        return 1
     source = source_file(file, words[0])
     first, second, length = (size_of(one, block=BLOCK) for one in words[1:4])
     (other, from_path), (mounted, path) = source.to_share(), file.on
@@ -295,6 +307,9 @@ def _stat(shell: Shell, file: OpenFile, words: list[str]) -> int:
 
 def _seek(shell: Shell, file: OpenFile, words: list[str]) -> int:
     given, words = options(words, "adhrs", program_name="seek")
+    if len(words) != 1 or not {"a", "d", "h"} & set(given):
+        shell.write("seek -a | -d | -h [-r] off -- locate the next data and/or hole\n")
+        return 1
     offset = size_of(words[0], block=BLOCK)
     mounted, path = file.on
     size = file.size

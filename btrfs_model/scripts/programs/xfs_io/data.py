@@ -18,6 +18,8 @@ from btrfs_model.shell.state import UnknownError
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell
 
+NO_MAPS: Final = "no mapped regions, try 'help mmap'"
+"""What is said where a mapping is needed."""
 _DIRTY: Final = 1 << 30
 """Bytes that a kernel writes back while the call goes on."""
 
@@ -177,15 +179,19 @@ def map_file(shell: Shell, file: OpenFile, words: list[str]) -> int:
     del shell
     given, words = options(words, "rwxS", "s", program_name="mmap")
     del given
+    if len(words) < 2:
+        if not file.maps:
+            raise UsageError(NO_MAPS)
+        raise UnknownError("xfs_io: mmap: say an offset and a length")
     range_of(words)
     file.maps = True
     return 0
 
 
-def _in_map(file: OpenFile, words: list[str], name: str) -> tuple[int, int]:
+def _in_map(file: OpenFile, words: list[str]) -> tuple[int, int]:
     """Return a range of a mapping, up to the end of the file."""
-    if not file.maps:
-        raise UnknownError(f"xfs_io: {name}: no mapping")
+    if len(words) == 1:
+        raise UnknownError("xfs_io: an offset without a length is not known")
     offset, length = range_of(words) if words else (0, file.size)
     return offset, max(0, min(length, file.size - offset))
 
@@ -194,7 +200,7 @@ def mwrite(shell: Shell, file: OpenFile, words: list[str]) -> int:
     """Write to a mapping: pages of it become dirty as those of a write do."""
     del shell
     given, words = options(words, "r", "S", program_name="mwrite")
-    offset, length = _in_map(file, words, "mwrite")
+    offset, length = _in_map(file, words)
     mounted, path = file.on
     mounted.may_write(path)
     pattern = bytes([int(given.get("S", "0x58"), 0) & 255])
@@ -206,7 +212,7 @@ def mwrite(shell: Shell, file: OpenFile, words: list[str]) -> int:
 def mread(shell: Shell, file: OpenFile, words: list[str]) -> int:
     """Read from a mapping."""
     given, words = options(words, "fvr", program_name="mread")
-    offset, length = _in_map(file, words, "mread")
+    offset, length = _in_map(file, words)
     mounted, path = file.on
     with file.computer.timed("mread") as step:
         data = mounted.fs.read(path, offset, length)
@@ -220,7 +226,7 @@ def msync(shell: Shell, file: OpenFile, words: list[str]) -> int:
     """Write back what a mapping has."""
     del shell
     given, words = options(words, "ais", program_name="msync")
-    _in_map(file, words, "msync")
+    _in_map(file, words)
     if "s" in given or not given:
         fsync(file.computer, file.path)
     return 0
