@@ -853,8 +853,9 @@ class Patch(StrEnum):
     CHATTR_KEEPS_NODATASUM = (
         "chattr-keeps-nodatasum", "15f7c86215e8", "7.3",
         "btrfs: do not overwrite NODATASUM flag when removing NODATACOW flag",
-        "an empty file that loses NODATACOW (chattr -C) keeps NODATASUM",
-        Asked.PYTHON,
+        "mounted with nodatasum, an empty file keeps NODATASUM through a chattr that does not set "
+        "NODATACOW; before, any such chattr takes it away",
+        Asked.PYTHON, "6.12.113", "7.2.7",
     )
     LOG_RMDIR_COMMITS = (
         "log-rmdir-commits", "999757231c49", "",

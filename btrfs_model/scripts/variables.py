@@ -11,6 +11,11 @@ from typing import Any, Final, NamedTuple
 from btrfs_model.shell.parse import Node, parse
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)")
+_SETTERS: Final = ("read", "mapfile", "readarray", "getopts", "unset")
+"""Builtins that set the variables that their arguments name."""
+_SETS_AFTER: Final = {"printf": "-v", "wait": "-p"}
+"""Others that do so with an option."""
+_IN_TEXT: Final = re.compile(r"([A-Za-z_]\w*)\+?=")
 _DECLARES: Final = ("declare", "typeset", "readonly", "export")
 _COMPARES: Final = ("==", "!=", "<=", ">=")
 
@@ -27,7 +32,7 @@ def numbers(text: str) -> dict[str, Number]:
     """Find the variables that a script sets to a literal number, and sets nowhere else.
 
     Such as ``NUM_FILES=1000000``, as a statement that is in no other one. A variable that is set
-    in two places, or that counts, is none.
+    in two places, by a builtin (``read``), or that counts, is none.
 
     Raises
     ------
@@ -38,7 +43,8 @@ def numbers(text: str) -> dict[str, Number]:
     times = Counter(_set(tree))
     found = {}
     for statement in tree.get("Stmts") or ():
-        for one in _assignments(statement.get("Cmd") or {}):
+        alone = not statement.get("Background")  # else it is a variable of a subshell
+        for one in _assignments(statement.get("Cmd") or {}) if alone else ():
             name, number = one["Name"]["Value"], _literal(one)
             if number is not None and times[name] == 1:
                 found[name] = number
@@ -88,6 +94,7 @@ def _set(node: Any) -> Iterator[str]:
     for one in (node.get("Assigns") or []) + (node.get("Args") or []):
         if one.get("Name"):
             yield one["Name"]["Value"]
+    yield from _set_by_builtin(node)
     kind, operation = node.get("Type"), str(node.get("Op", ""))
     if kind == "WordIter":
         yield node["Name"]["Value"]
@@ -97,6 +104,35 @@ def _set(node: Any) -> Iterator[str]:
         yield _named(node["X"])
     for one in node.values():
         yield from _set(one)
+
+
+def _set_by_builtin(node: Node) -> Iterator[str]:
+    """Go through the words of a builtin that are names of variables which it sets.
+
+    And the name of one that a redirection sets to its descriptor (``{NAME}>``).
+    """
+    if node.get("N"):
+        yield str(node["N"].get("Value", "")).strip("{}")
+    if node.get("Type") != "CallExpr":
+        return
+    words = [_word(one) for one in node.get("Args") or []]
+    while words and words[0] in ("builtin", "command"):
+        del words[0]
+    name, *given = words or [""]
+    if name in _SETTERS:
+        yield from given
+    elif name in _SETS_AFTER and _SETS_AFTER[name] in given[:-1]:
+        yield given[given.index(_SETS_AFTER[name]) + 1]
+    elif name == "eval":
+        yield from _IN_TEXT.findall(" ".join(given))
+
+
+def _word(word: Node) -> str:
+    """Return the letters of a word, quoted or not, without what is expanded in it."""
+    return "".join(
+        _word(part) if part["Type"] == "DblQuoted" else str(part.get("Value", ""))
+        for part in word.get("Parts") or ()
+    )
 
 
 def _named(word: Node) -> str:

@@ -60,6 +60,32 @@ SCENARIOS: dict[str, list[list[Any]]] = {
         ["fallocate", "f", 3, 0, 65_536], ["fallocate", "f", 3, 131_072, 65_536], ["sync"],
         ["fallocate", "f", 3, 65_536, 65_536], ["sync"],
     ],
+    "chattr without checksums": [
+        ["mkfs", _MKFS], ["mount", "noatime,nodatasum"],
+        ["create", "f"], ["chattr", "f", 0x40], ["create", "g"], ["chattr", "g", 0x800000],
+        ["chattr", "g", 0, 0x800000], ["remount", "noatime"], ["create", "h"],
+        ["chattr", "h", 0x800000], ["chattr", "h", 0, 0x800000], ["sync"],
+    ],
+    "a clone of a part of a hole": [
+        ["mkfs", ["-n", "16384", "-O", "^no-holes"]], ["mount", "noatime"],
+        ["create", "f"], ["truncate", "f", 131_072], ["create", "g"],
+        ["clone_range", "f", 8192, 8192, "g", 65_536], ["sync"],
+    ],
+    "holes punched behind the end": [
+        ["mkfs", ["-n", "16384", "-O", "^no-holes"]], ["mount", "noatime"],
+        ["create", "f"], ["fallocate", "f", 3, 1, 20_000], ["write", "f", 65_536, 4095, 1],
+        ["create", "g"], ["fallocate", "g", 3, 4097, 2047], ["truncate", "g", 20_000],
+        ["create", "h"], ["fallocate", "h", 3, 4096, 4096], ["fallocate", "h", 3, 0, 4095],
+        ["write", "h", 131_072, 9000, 2], ["fallocate", "h", 3, 4096, 40_000],
+        ["create", "i"], ["write", "i", 0, 5000, 3], ["fallocate", "i", 3, 12_288, 20_000],
+        ["truncate", "i", 50_000], ["remount"], ["fallocate", "i", 3, 60_000, 4000],
+        ["truncate", "i", 100_000], ["sync"],
+    ],
+    "a dedupe of what differs": [
+        ["mkfs", _MKFS], ["mount", "noatime"],
+        ["create", "f"], ["write", "f", 0, 8192, 1], ["create", "g"], ["write", "g", 0, 8192, 2],
+        ["dedupe", "f", 0, 4096, "g", 0], ["sync"],
+    ],
 }  # fmt: skip
 
 

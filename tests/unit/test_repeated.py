@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,3 +61,48 @@ def test_the_same_bytes_come_to_disk(calls: list[tuple[Any, ...]], compress: str
     for fs in sides:
         fs.sync()
     assert np.array_equal(*(np.frombuffer(fs.image.view, np.uint8) for fs in sides))
+
+
+def test_compressed_pieces_have_block_groups_of_their_size() -> None:
+    """Extents of 4 KiB do not go beside one of 600 KiB, also where many are written at once."""
+    sides = [bm.create("1G", seed=1, compress="zstd") for _ in range(2)]
+    for fs, told in zip(sides, (True, False), strict=True):
+        fs.create("large")
+        fs.chattr("large", 0x800000, 0)
+        fs.write("large", 0, bytes(600_000))
+        fs.sync()
+        fs.create("f")
+        _do(fs, ("write", 4096, 1 << 20, 0), told=told)
+        fs.sync()
+    places = [[one.disk_bytenr for one in fs.subvolume(5).extents(258)] for fs in sides]
+    assert places[0] == places[1]
+
+
+@pytest.mark.parametrize("at", [4096, 4097, 8191])
+def test_as_much_fits_into_a_quota(at: int) -> None:
+    """What waits for writeback has one extent to a kernel, however it was told."""
+    sides = [bm.create("1G", seed=1) for _ in range(2)]
+    for fs, told in zip(sides, (True, False), strict=True):
+        fs.create_subvolume("s")
+        fs.quota_enable()
+        fs.create("s/f")
+        fs.qgroup_limit("0/256", 1 << 20)
+        fs.write("s/f", at, Repeated(1 << 20, b"a") if told else b"a" * (1 << 20))
+        fs.sync()
+    found = [[(one.start, one.length) for one in fs.subvolume(256).extents(257)] for fs in sides]
+    assert found[0] == found[1]
+
+
+@given(st.lists(_CALLS, min_size=1, max_size=12))
+def test_ranges_that_wait_are_counted_together(calls: list[tuple[Any, ...]]) -> None:
+    """As many as there are places where the one before does not end, and none in the end."""
+    fs = bm.create("128M", seed=1)
+    fs.create("f")
+    for call in calls:
+        _do(fs, call, told=True)
+        inode = next(iter(fs.dirty_files.values()), None)
+        ranges = inode.pages.ranges(0, 2**63) if inode is not None else []
+        apart = [one for one, before in zip(ranges, [None, *ranges], strict=False)
+                 if before is None or before.end != one.start]  # fmt: skip
+        assert fs.dirty_bytes.of_root.get(5, (0, 0)) == (
+            sum(one.end - one.start for one in ranges), len(apart))  # fmt: skip

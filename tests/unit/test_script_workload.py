@@ -58,6 +58,21 @@ A=3 true; for D in 1 2; do :; done; D=1; E=5; E=6; F=$((3)); G=64K; H=0x10 L=010
     assert other.splitlines()[2:] == text.splitlines()[2:]
 
 
+@pytest.mark.parametrize("sets", [
+    "read N", "read -r x N", "builtin read N", "mapfile N", "getopts ab N", "printf -v N %d 3",
+    "wait -p N", "unset N", "eval 'N=3'", 'eval "N+=$x"', "exec {N}> /tmp/x", "let N=3",
+])  # fmt: skip
+def test_what_a_builtin_sets_is_no_number(sets: str) -> None:
+    """A replay would turn it, and nothing would change."""
+    assert list(numbers(f"M=4\nN=5\n{sets}")) == ["M"]
+
+
+def test_what_only_names_a_variable_does_not_set_it() -> None:
+    text = 'N=5\nprintf "%d N" 3 N\necho N; read x <<< "$N"; eval "echo $N"; wait'
+    assert list(numbers(text)) == ["N"]
+    assert list(numbers("M=4 &\nN=5")) == ["N"]
+
+
 @pytest.mark.claim(
     "A script is a workload by one line: a sweep turns its numbers, before and after a commit, and "
     "has the times that the script has alone.",

@@ -156,8 +156,8 @@ class Operations(KernelCalls):
     def do_dedupe(self, source: str, start: int, length: int, target: str, to: int) -> None:
         with self.opened(source) as source_fd, self.opened(target) as target_fd:
             _, status = ioctls.dedupe_range(source_fd, start, length, target_fd, to)
-        if status:
-            raise OSError(max(-status, 0) or errno.EINVAL, "FIDEDUPERANGE")
+        if status < 0:  # above 0: the ranges differ, which is no error
+            raise OSError(-status, "FIDEDUPERANGE")
 
     def do_set_received(self, path: str, uuid: str, transid: int) -> None:
         self.set_received_subvolume(path, bytes.fromhex(uuid), transid)

@@ -23,6 +23,7 @@ from btrfs_model.mount.files.file_item import (
     forget_modified,
     insert_hole,
     insert_regular,
+    look_up_hole,
     note_modified,
     pack_regular,
 )
@@ -48,7 +49,8 @@ class _Map(NamedTuple):
     """What ``btrfs_get_extent()`` says of a place: an extent map.
 
     Holes without items are as large as they are: a kernel has their maps in memory from the calls
-    that made them. Right after a mount it sees no further than it is asked for.
+    that made them. Right after a mount it sees no further than it is asked for, and nowhere behind
+    the end of a file, where its answer stays in memory.
     """
 
     start: int
@@ -81,6 +83,8 @@ def _get_extent(fs: Mount, inode: LiveInode, start: int, length: int) -> _Map:
             return _Map(begin, stop, None)
     low, high, extent = next(file_ranges(fs, inode, start, far))
     if extent is None:
+        if start >= align(inode.pages.i_size, fs.sectorsize):
+            low, high = look_up_hole(inode, low, high)
         return _Map(low, high, None)
     found = _Map(extent.start, align(extent.end, fs.sectorsize), extent)
     if found.is_hole:

@@ -206,6 +206,21 @@ def add_hole_map(inode: LiveInode, start: int, end: int) -> None:
     maps[first:last] = sorted([*kept, (start, end)])
 
 
+def look_up_hole(inode: LiveInode, start: int, end: int) -> tuple[int, int]:
+    """Have the map of a hole behind the end of a file in memory, which nobody made yet.
+
+    It waits for nothing, so it is joined with those beside it. Returns what it is then.
+    """
+    maps = inode.hole_maps
+    first, last = bisect_left(maps, (start,)), bisect_left(maps, (end + 1,))
+    if first and maps[first - 1][1] == start and maps[first - 1][0] >= inode.pages.i_size:
+        first -= 1
+    together = [(start, end), *maps[first:last]]
+    joined = min(low for low, _ in together), max(high for _, high in together)
+    maps[first:last] = [joined]
+    return joined
+
+
 def _outside(first: int, last: int, start: int, end: int) -> list[tuple[int, int]]:
     """Return the parts of [first, last) that lie outside of [start, end)."""
     parts = (first, min(last, start)), (max(first, end), last)

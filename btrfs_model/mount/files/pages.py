@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ class DirtyBytes:
     count : int
         Bytes, whole blocks.
     of_root : dict
-        The same by subvolume, with the number of dirty ranges.
+        The same by subvolume, with the number of dirty ranges; neighbours are one.
     touched : set
         Files of which other pages became dirty or clean since somebody emptied it: subvolume and
         inode number.
@@ -267,20 +268,27 @@ class FilePages:
             if before.pattern is None and end <= before.end:
                 return
         self._cut(start, end)
-        size, ranges = end - start, len(self._ranges)
+        size, extents = end - start, 1
         at, kind = bisect_left(self._ranges, (start,)), (pattern, stored)
-        if at and self._ranges[at - 1].end == start and self._ranges[at - 1][2:] == kind:
-            at -= 1
-            start = self._ranges.pop(at).start
+        if at and self._ranges[at - 1].end == start:
+            extents -= 1
+            if self._ranges[at - 1][2:] == kind:
+                at -= 1
+                start = self._ranges.pop(at).start
         after = self._ranges[at] if at < len(self._ranges) else None
-        if after is not None and after.start == end and after[2:] == kind:
-            end = self._ranges.pop(at).end
+        if after is not None and after.start == end:
+            extents -= 1
+            if after[2:] == kind:
+                end = self._ranges.pop(at).end
         self._ranges.insert(at, DirtyRange(start, end, pattern, stored))
-        self._total.change(self._key[0], size, len(self._ranges) - ranges)
+        self._total.change(self._key[0], size, extents)
 
     def _cut(self, start: int, end: int) -> None:
         self._total.touched.add(self._key)
         first, last = self._between(start, end)
+        if first == last:
+            return
+        before = self._extents(first - 1, last + 1)
         pieces, size = [], 0
         for r in self._ranges[first:last]:
             size += min(r.end, end) - max(r.start, start)
@@ -289,7 +297,13 @@ class FilePages:
             if r.end > end:
                 pieces.append(r._replace(start=end))
         self._ranges[first:last] = pieces
-        self._total.change(self._key[0], -size, len(pieces) - (last - first))
+        after = self._extents(first - 1, first + len(pieces) + 1)
+        self._total.change(self._key[0], -size, after - before)
+
+    def _extents(self, first: int, last: int) -> int:
+        """Count ranges as a kernel does, to which neighbours are one, however they were written."""
+        found = self._ranges[max(first, 0) : last]
+        return len(found) - sum(one.end == other.start for one, other in pairwise(found))
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
         """Return the first range that ends behind `start`, and the first from `end` on."""

@@ -266,8 +266,6 @@ class _Clone:
             *item._replace(
                 offset=item.offset + max(self.offset - extent.start, 0), num_bytes=length
             )
-            if item.disk_bytenr
-            else item._replace(num_bytes=length)
         )
         insert_regular(self.fs, self.target, at, payload, new=False)
         self.target.log.full_sync = True

@@ -20,6 +20,7 @@ from btrfs_model.ondisk.constants import (
     InodeFlag,
 )
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
+from btrfs_model.patches import Patch
 
 U64 = npt.NDArray[np.uint64]
 
@@ -143,12 +144,13 @@ def _call(
     order = np.argsort(together, kind="stable").astype(np.uint32)
     sums = _sums(fs, inode, block)
     chosen = {} if finish is None else {"finish": finish}
+    in_class = Patch.ALLOC_SIZE_CLASS in fs.behaviour
     return file_extents(
         fs.writer, addresses,
         tree=inode.root, root=inode.root, ino=inode.ino, length=block.length,
         disk_num_bytes=block.disk_num_bytes, compression=block.compression,
         offsets=places, count=len(places), known_offsets=known_offsets,
-        known_bytenr=known_bytenr, known=len(known_offsets), order=order,
+        known_bytenr=known_bytenr, known=len(known_offsets), order=order, in_class=in_class,
         **({"sums": sums} if sums else {}), **chosen,
     )  # fmt: skip
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from itertools import pairwise
 
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.mount.files.elided import Told
@@ -247,18 +249,29 @@ def cont_expand(
     if size <= hole_start:
         return
     writeback(fs, inode, hole_start, block_end)
-    for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
+    ranges = list(_ranges_to_expand(fs, inode, hole_start, block_end))
+    for start, end, extent in ranges:
         if extent is None or not extent.is_prealloc:
             note_modified(fs, inode, start, end, generation if fs.no_holes else None)
             add_hole_map(inode, start, end)
     if fs.no_holes:
         return
-    for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
+    for start, end, extent in ranges:
         if extent is None or not extent.is_prealloc:
             found = drop_extents(fs, inode, start, end)
             insert_hole(fs, inode, start, end - start)
             inode.item.nbytes -= found
             mark_inode_dirty(fs, inode)
+
+
+def _ranges_to_expand(
+    fs: Mount, inode: LiveInode, start: int, end: int
+) -> Iterator[tuple[int, int, Extent | None]]:
+    """Yield what a file has behind its end; what is nothing ends where a map of a hole does."""
+    for low, high, extent in file_ranges(fs, inode, start, end):
+        stops = [stop for _, stop in inode.hole_maps if extent is None and low < stop < high]
+        for first, last in pairwise((low, *stops, high)):
+            yield first, last, extent
 
 
 # ---------------------------------------------------------------------------------- read ------

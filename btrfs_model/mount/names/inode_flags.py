@@ -112,7 +112,7 @@ def _inode_flags(fs: Mount, inode: LiveInode, new: int) -> int:
     nocow = _NOCOW if stat.S_ISREG(inode.item.mode) else InodeFlag.NODATACOW
     # a file that has data keeps what it has: checksums cannot come or go
     if not stat.S_ISREG(inode.item.mode) or inode.i_size == 0:
-        keeps = Patch.CHATTR_KEEPS_NODATASUM in fs.behaviour or not fs.options.data_sum
+        keeps = Patch.CHATTR_KEEPS_NODATASUM in fs.behaviour and not fs.options.data_sum
         none = nocow & ~InodeFlag.NODATASUM if keeps else nocow
         flags = flags | nocow if new & ChattrFlag.NOCOW else flags & ~none
     flags &= ~_COMPRESS_FLAGS
