@@ -24,7 +24,6 @@ NO_ROWS = {
     "cat": "bytes of a file",
     "draw": "a picture",
     "explore": "a page",
-    "kernel": "a program",
     "calibrate": "a file",
     "receive": "an image",
     "replay-log": "an image",

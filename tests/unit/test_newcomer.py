@@ -180,7 +180,7 @@ def test_extending_runs_as_it_stands(newcomer: dict[str, Any], tmp_path: Path) -
     assert int(one) < int(other)
     assert re.search(r"paths put together: \d+ before, \d+ after", printed["python 3"])
     assert any(" on guess\n" in text for text in printed.values())
-    assert '{"size": 0}' in printed["command"] and "v6.18.44" in printed["release"]
+    assert '{"size": 0}' in printed["command"] and "v7.2.7" in printed["release"]
     for line in printed["toggle"].strip().splitlines():
         assert f"`{line}`" in (ROOT / "docs/extending.md").read_text()
     assert {"mine/results.csv", "guessed/results.csv"} <= {
