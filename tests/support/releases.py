@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from btrfs_model.behaviour import preset_of
+from btrfs_model.behaviour import preset_of, version
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.data import stored_files
@@ -48,6 +48,11 @@ SCENARIOS: dict[str, list[list[Any]]] = {
     "attributes of a socket": [
         ["mkfs", _MKFS], ["mount", "noatime"],
         ["mknod", "s", 0o140600], ["setxattr", "s", "user.a", "61"], ["sync"],
+    ],
+    "a punch where a clone brought a hole": [
+        ["mkfs", _MKFS], ["mount", "noatime"], ["create", "f"], ["create", "g"],
+        ["write", "f", 8192, 4095, 7], ["write", "g", 131_072, 131_071, 8],
+        ["clone_range", "g", 4096, 131_072, "f", 8192], ["fallocate", "f", 3, 2048, 8193],
     ],
     "a snapshot of what did not change": [
         ["mkfs", _MKFS], ["mount", "noatime"],
@@ -124,7 +129,7 @@ def record(which: str) -> Path:
             ran = in_the_kernel(kernel, scenario_of(name), image)
             with Filesystem.open(image) as fs:
                 found[name] = left(fs, ran.ended)
-        path = HERE / f"linux-{kernel.release}.json"
+        path = HERE / f"linux-{'.'.join(map(str, version(kernel.release)))}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     return path
 

@@ -206,6 +206,11 @@ def add_hole_map(inode: LiveInode, start: int, end: int) -> None:
     maps[first:last] = sorted([*kept, (start, end)])
 
 
+def forget_hole_maps(inode: LiveInode, start: int, end: int) -> None:
+    """Have no map of a hole in a range in memory any more (``btrfs_drop_extent_map_range()``)."""
+    inode.hole_maps = [part for one in inode.hole_maps for part in _outside(*one, start, end)]
+
+
 def look_up_hole(inode: LiveInode, start: int, end: int) -> tuple[int, int]:
     """Have the map of a hole behind the end of a file in memory, which nobody made yet.
 
@@ -372,9 +377,7 @@ def truncate_inode_items(
     """
     blocksize = fs.sectorsize
     size_end = align(new_size, blocksize)
-    inode.hole_maps = [
-        part for one in inode.hole_maps for part in _outside(*one, size_end, U64_MAX)
-    ]
+    forget_hole_maps(inode, size_end, U64_MAX)
     gone = extents_between(fs, inode, new_size, U64_MAX)
     across = None
     if gone and gone[0].start < new_size:

@@ -18,6 +18,7 @@ from btrfs_model.mount.files.file_item import (
     drop_extents,
     extent_key,
     extents_between,
+    forget_hole_maps,
     insert_regular,
     pack_inline,
 )
@@ -268,6 +269,7 @@ class _Clone:
             )
         )
         insert_regular(self.fs, self.target, at, payload, new=False)
+        forget_hole_maps(self.target, self.done, at + length)
         self.target.log.full_sync = True
 
     def _inline(self, at: int, item: InlineExtent) -> None:
