@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from btrfs_model.base.whole_file import naming, whole_file
 from btrfs_model.cli.common import (
@@ -160,7 +161,10 @@ def verify(
     different = [outcome for outcome in found if outcome.difference]
     for outcome in different:
         place = _place(differences, outcome)
-        goes = f"goes away with {' or '.join(outcome.toggles)}; " if outcome.toggles else ""
+        goes = ""
+        if toggles and outcome.scenario:
+            goes = (f"goes away with {' or '.join(outcome.toggles) or 'none'}, of the "
+                    f"{outcome.tried} newest toggles; ")  # fmt: skip
         click.echo(f"{outcome.kernel}: {outcome.kind} {outcome.case}: {outcome.difference}; "
                    f"{goes}see {place}", err=True)  # fmt: skip
     return 1 if different else 0
@@ -331,6 +335,10 @@ def kernel(what: str, name: str | None, output: Path, as_json: bool) -> None:
     from btrfs_model.kernels import debian
     from btrfs_model.kernels.build import build
 
+    given = click.get_current_context().get_parameter_source
+    other, told = ("as_json", "--json") if what == "build" else ("output", "-o")
+    if given(other) is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"kernel {what}: it has no {told}")
     if what == "build":
         if name is None:
             raise click.UsageError("kernel build: which tree?")

@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from btrfs_model.base.errors import KernelMissingError
+from btrfs_model.cli import cli
 from btrfs_model.kernels import choice, debian
 
 APT = """\
@@ -81,6 +83,21 @@ def test_what_cannot_be_had_is_said_in_one_line(
         debian.get(suite, lambda text: None)
     assert str(error.value) == why
     assert not [*debian.unpacked()]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["get", "sid", "-o", "there"], "kernel get: it has no -o"),
+        (["build", "tree", "--json"], "kernel build: it has no --json"),
+        (["build"], "kernel build: which tree?"),
+        (["list", "sid"], "kernel list: sid is too much"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(words: list[str], why: str) -> None:
+    ran = CliRunner().invoke(cli, ["kernel", *words])
+    assert ran.exit_code == 2
+    assert why in ran.output
 
 
 def test_a_machine_that_is_no_debian(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ from btrfs_model.kernels import gcov
 from btrfs_model.kernels.inside.operations import Mapped
 from btrfs_model.mount.machine import Machine
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.patches import Patch
+from btrfs_model.patches import Asked, Patch
 from btrfs_model.questions.logreplay import replay_log
 
 
@@ -409,5 +409,6 @@ def test_the_toggles_that_take_a_difference_away_are_named() -> None:
 
     kind = SimpleNamespace(compare=compare)
     found = verify_run._toggles(bench, kind, Scenario("", []))  # type: ignore[arg-type]
-    assert found == ["+ inline-first", "- send-utimes-cache"]
+    asked = [patch for patch in Patch if patch.asked is not Asked.NOWHERE]
+    assert found == (["+ inline-first", "- send-utimes-cache"], len(asked))
     assert bench.behaviour == "v6.12"

@@ -116,6 +116,8 @@ class Outcome:
         The shortest that shows it.
     toggles : list of str
         Toggles that take the difference away, each alone, with the sign of what is done to it.
+    tried : int
+        How many toggles were tried, the newest first; fewer than there are where time was up.
     reach : dict
         Of a function, instead of a comparison: see :class:`.steer.Function`.
     """
@@ -132,6 +134,7 @@ class Outcome:
     by_model: str = ""
     scenario: list[Any] = field(default_factory=list)
     toggles: list[str] = field(default_factory=list)
+    tried: int = 0
     reach: dict[str, Any] = field(default_factory=dict)
 
 
@@ -257,24 +260,27 @@ def _of_scenario(
         found.append(shortest)
         outcome.scenario = lines_of(scenario)
         if task.toggles:
-            outcome.toggles = _toggles(bench, chosen, scenario)
+            outcome.toggles, outcome.tried = _toggles(bench, chosen, scenario)
     return _told(outcome, found)
 
 
-def _toggles(bench: Bench, kind: Kind, scenario: Scenario) -> list[str]:
-    """Look which toggles take a difference away, the newest first, for a minute."""
+def _toggles(bench: Bench, kind: Kind, scenario: Scenario) -> tuple[list[str], int]:
+    """Look for a minute which toggles take a difference away, the newest first; and at how many."""
     chosen, base = bench.chosen, bench.behaviour
-    end, found = time.monotonic() + _SHRINKING, []
+    end, found, tried = time.monotonic() + _SHRINKING, list[str](), 0
     with warnings.catch_warnings(action="ignore", category=BehaviourWarning):
         for patch in reversed(Patch):
-            if patch.asked is Asked.NOWHERE or time.monotonic() > end:
+            if time.monotonic() > end:
+                break
+            if patch.asked is Asked.NOWHERE:
                 continue
+            tried += 1
             change = f"{'-' if patch in Behaviour.parse(base) else '+'} {patch}"
             bench.chosen = f"{base} {change}"
             if not any(_difference(lambda: kind.compare(bench, scenario)) for _ in range(_TIMES)):
                 found.append(change)
     bench.chosen = chosen
-    return found
+    return found, tried
 
 
 def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> list[Exception]:

@@ -15,10 +15,13 @@ from pathlib import Path
 
 from btrfs_model.kernels.inside import counted
 
+# The guest's root is the machine's own tree: nothing may be made in it where a mount fails.
 _ALONE = """\
-mount -t devtmpfs none /dev
+set -e
+grep -q ' /dev devtmpfs ' /proc/mounts || mount -t devtmpfs none /dev
 {devices}
 {folders}
+set +e
 "$@"
 status=$?
 cd /
@@ -51,7 +54,7 @@ def run_script(
     Path(top).mkdir(exist_ok=True)
     names = [name for name in sources if name]
     if names or folders:
-        links = [f"ln -s {sources[name]} {shlex.quote(name)}" for name in names]
+        links = [f"ln -sfn {sources[name]} {shlex.quote(name)}" for name in names]
         made = ["mount -t tmpfs none /mnt", f"mkdir -p {shlex.join(folders)}"] if folders else []
         alone = _ALONE.format(devices="\n".join(links), folders="\n".join(made))
         command = ["unshare", "-m", "sh", "-c", alone, "sh", *command]

@@ -65,6 +65,14 @@ def _unreachable(computer: Computer, name: str, path: str) -> str:
     return f"cannot dereference '{path}': No such file or directory"
 
 
+def _reference(computer: Computer, shell: Shell, name: str, path: str) -> Stat | None:
+    """Return what ``--reference`` names, or say that there is none."""
+    like = computer.stat(path)
+    if like is None:
+        say(shell, f"{name}: failed to get attributes of '{path}': No such file or directory\n")
+    return like
+
+
 # --------------------------------------------------------------------------------------- modes --
 
 
@@ -77,10 +85,8 @@ def _chmod(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                                  "reference="))  # fmt: skip
     words = [one for one, is_mode in zip(arguments, dashed, strict=True) if is_mode] + words
     if "reference" in given:
-        like = computer.stat(given["reference"])
+        like = _reference(computer, shell, "chmod", given["reference"])
         if like is None:
-            say(shell, f"chmod: failed to get attributes of '{given['reference']}': "
-                       "No such file or directory\n")  # fmt: skip
             return 1
         # all of its digits: nothing is kept of a directory
         words = [f"{like.mode & 0o7777:05o}", *words]
@@ -118,10 +124,8 @@ def _chown(name: str) -> Program:
                                long=("recursive", "silent", "quiet", "no-dereference",
                                      "reference="))  # fmt: skip
         if "reference" in given:
-            like = computer.stat(given["reference"])
+            like = _reference(computer, shell, name, given["reference"])
             if like is None:
-                say(shell, f"{name}: failed to get attributes of '{given['reference']}': "
-                           "No such file or directory\n")  # fmt: skip
                 return 1
             words = [f"{like.gid}" if name == "chgrp" else f"{like.uid}:{like.gid}", *words]
         if len(words) < 2:
