@@ -32,8 +32,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -117,8 +117,12 @@ class Work(Mapping[str, int]):
         # C adds to its memory from threads that do not hold Python's lock
         self._outer = outer
         if outer is not None:
-            self.memory[-1] = outer.memory.ctypes.data
+            self.memory[-1] = outer._address
         self._ended = False
+
+    @cached_property
+    def _address(self) -> int:
+        return self.memory.ctypes.data
 
     def __getitem__(self, name: str) -> int:
         index = _INDEX[name]
@@ -177,23 +181,22 @@ def current() -> Work:
     return work
 
 
-@contextmanager
-def counting() -> Iterator[Work]:
+class counting:  # noqa: N801 (it is called as a function)
     """Count the work done inside the ``with`` block; whatever surrounds it counts that as well.
 
-    Only work of the same context is counted; see :mod:`btrfs_model.base.counters` for threads.
-
-    Yields
-    ------
-    Work
-        Counters that start at zero.
+    ``with counting() as work`` gives a :class:`Work` that starts at zero. Only work of the same
+    context is counted; see :mod:`btrfs_model.base.counters` for threads.
     """
-    work = Work(current())
-    current_context.set(work)
-    try:
-        yield work
-    finally:
-        work._ended = True
+
+    __slots__ = ("_work",)
+
+    def __enter__(self) -> Work:
+        self._work = Work(current())
+        current_context.set(self._work)
+        return self._work
+
+    def __exit__(self, *_: object) -> None:
+        self._work._ended = True
         current_context.set(current())
 
 

@@ -79,11 +79,12 @@ def frame(columns: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
     arrays = list(columns.values())
     # since 3.0; what is general takes ten times as long
     try:
-        make, heading, kinds = _layout(tuple(columns), tuple(array.dtype for array in arrays))
+        make, heading, kinds = _layout(tuple(columns), tuple([array.dtype for array in arrays]))
     except ImportError:
         return pd.DataFrame(dict(columns))
     blocks = [(np.array([arrays[i] for i in at]), places) for at, places in kinds]
-    return make(blocks, index=pd.RangeIndex(len(arrays[0])), columns=heading.view())
+    index = pd.RangeIndex.from_range(range(len(arrays[0])))
+    return make(blocks, index=index, columns=heading.view())
 
 
 def plural(count: int, thing: str) -> str:

@@ -25,9 +25,10 @@ class Table(Answer, pd.DataFrame):
         The rows alone.
     """
 
-    _metadata = ["_work", "_again"]  # noqa: RUF012 (as pandas wants it)
+    _metadata = ["_work", "_again", "_asked"]  # noqa: RUF012 (as pandas wants it)
     _work: Callable[[], Mapping[str, int]]
     _again: Callable[[], tuple[Mapping[str, int], Cold]]
+    _asked: tuple[Mapping[str, int], Cold] | None
 
     @classmethod
     def of(
@@ -38,8 +39,13 @@ class Table(Answer, pd.DataFrame):
     ) -> Self:
         """Add to rows the work, and what asks for them again after a mount."""
         made: Self = cls._from_mgr(rows._mgr, rows.axes)  # type: ignore[attr-defined]
-        made._work, made._again = work, again
-        made.attrs = rows.attrs
+        # pandas looks for a column of the name first
+        keep = object.__setattr__
+        keep(made, "_work", work)
+        keep(made, "_again", again)
+        keep(made, "_asked", None)
+        if rows.attrs:
+            made.attrs = rows.attrs
         return made
 
     @property
@@ -58,7 +64,9 @@ class Table(Answer, pd.DataFrame):
 
     def waiting(self, device: Device) -> tuple[Mapping[str, int], Waits]:
         """See :class:`Answer`."""
-        work, cold = self._again()
+        if self._asked is None:
+            self._asked = self._again()
+        work, cold = self._asked
         return {**work, **cold.amounts}, cold.on(device).waits
 
     def __reduce__(self) -> Any:

@@ -571,8 +571,9 @@ def opening(
     @wraps(call)
     def answer(*args: Any, **kwargs: Any) -> R:
         fs, *rest = args or (kwargs.pop(first.name),)
-        if not isinstance(fs, str | os.PathLike | list | tuple):
-            return call(fs, *rest, **kwargs)
+        # who asks for many small answers has it open
+        if isinstance(fs, Filesystem) or not isinstance(fs, str | os.PathLike | list | tuple):
+            return call(cast(T, fs), *rest, **kwargs)
         with Filesystem.open(fs) as opened:
             return call(cast(T, opened), *rest, **kwargs)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -178,7 +177,6 @@ def fiemap(
     with counting() as work:
         rows = file.run(start, length, extents_per_call=extents_per_call)
 
-    @cache
     def again() -> tuple[Work, Cold]:
         sub, inode = file.place
         with reopened(fs) as now:
