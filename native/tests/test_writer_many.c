@@ -158,7 +158,7 @@ static struct bm_writer_change random_change(uint8_t *data)
 	if (change.kind == BM_WRITER_INSERT_ENTRY || change.kind == BM_WRITER_DELETE_ENTRY) {
 		struct btrfs_dir_item item = {.name_len = 8, .type = 1};
 		uint32_t name = random_below(60);
-		uint8_t text[8] = "name....";
+		uint8_t text[8] = {'n', 'a', 'm', 'e'};
 
 		memcpy(text + 4, &name, sizeof(name));
 		change.key.type = BTRFS_DIR_ITEM_KEY;
