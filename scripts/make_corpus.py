@@ -291,6 +291,7 @@ def provenance() -> None:
             "6.1": "6.1.176 (Debian 12, User-Mode Linux)",
             "6.12": "6.12.101 (Debian 13, User-Mode Linux)",
             "6.18": "6.18.44 (native)",
+            "7.2": "7.2.7 (Debian sid, User-Mode Linux)",
         },
         "progs": "btrfs-progs v6.2",
         "files": files,

@@ -26,7 +26,13 @@ from btrfs_model.questions.send.ioctl import SendResult, send
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.volume.filesystem import Filesystem
 
-KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
+KERNELS = {
+    "5.10": "v5.10.46",
+    "6.1": "v6.1.176",
+    "6.12": "v6.12.101",
+    "6.18": "v6.18.44",
+    "7.2": "v7.2.7",
+}
 CASES = [
     name
     for name in (*corpus.cases("send"), *corpus.cases("balance"))
@@ -57,7 +63,7 @@ def run(fs: Filesystem, ask: dict[str, Any], kernel: str) -> SendResult:
 
 
 @pytest.mark.claim(
-    "Sends, full and incremental, are byte-identical to those of four kernels, for 40 random "
+    "Sends, full and incremental, are byte-identical to those of five kernels, for 40 random "
     "filesystems and the workloads."
 )
 @pytest.mark.parametrize("name", CASES)
