@@ -68,7 +68,7 @@ def by_root(refs: list[list[int]]) -> list[list[int]]:
 @pytest.mark.claim("LOGICAL_INO answers what kernels answered, also in the middle of a balance.")
 @pytest.mark.parametrize("name", RANDOM)
 def test_logical_ino_of_the_corpus(name: str) -> None:
-    """All answers of 5.10, 6.1, 6.12, 6.18 and 7.2 about random images with snapshots and reflinks."""
+    """All answers of five kernels about random images with snapshots and reflinks."""
     with Filesystem.open(corpus.image(name)) as fs:
         forest = fs.forest()
         asked = 0
