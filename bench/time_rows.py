@@ -24,8 +24,9 @@ import btrfs_model as bm
 from btrfs_model.base.counters import Work
 from btrfs_model.cost import machine as machines
 from btrfs_model.cost.answer import amounts_of_reads
-from btrfs_model.cost.machine import Machine, predict
+from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.pipe import through_a_pipe
+from btrfs_model.cost.prediction import predict
 from btrfs_model.experiments.workloads import log_dir, send_utimes
 from btrfs_model.questions.fiemap.api import Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount

@@ -37,11 +37,11 @@ def print_time(
     what : str
         What is done.
     machine, work, device
-        As for :func:`btrfs_model.cost.machine.predict`.
+        As for :func:`btrfs_model.cost.prediction.predict`.
     err : bool
         Whether to print to standard error.
     """
-    from btrfs_model.cost.machine import NoCostError, predict
+    from btrfs_model.cost.prediction import NoCostError, predict
 
     try:
         time = predict(machine, work, device)
@@ -57,7 +57,7 @@ def print_profile(machine: Machine, work: Mapping[str, float], *, as_json: bool,
     """Print where the time of work goes, by what is counted: mostly functions of the kernel."""
     import pandas as pd
 
-    from btrfs_model.cost.machine import by_function
+    from btrfs_model.cost.prediction import by_function
 
     rows = by_function(machine, work)
     whole = sum(seconds for *_, seconds in rows)

@@ -17,9 +17,10 @@ import numpy as np
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.cost.device import Device, load
-from btrfs_model.cost.machine import Machine, Prediction, Ratio, chosen, predict
-from btrfs_model.cost.machine import ratio as ratio_of
+from btrfs_model.cost.machine import Machine, chosen
 from btrfs_model.cost.pipe import through_a_pipe
+from btrfs_model.cost.prediction import Prediction, Ratio, predict
+from btrfs_model.cost.prediction import ratio as ratio_of
 from btrfs_model.cost.reading import Reading
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from btrfs_model.volume.image import Image
 
 Waits = float | Callable[[float], float]
-"""Nanoseconds of waiting for a device, see :func:`btrfs_model.cost.machine.predict`."""
+"""Nanoseconds of waiting for a device, see :func:`btrfs_model.cost.prediction.predict`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +183,7 @@ def ratio(
     """Compare two times: how many times as long the first one is, and the 90 % interval of that.
 
     Both times have the same costs, whatever these are, so the interval is narrower than those of
-    the times; see :func:`btrfs_model.cost.machine.ratio`.
+    the times; see :func:`btrfs_model.cost.prediction.ratio`.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from typing import Any, Final
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.samples import data_folder
 from btrfs_model.cost.device import names, read_toml
-from btrfs_model.cost.machine import Ratio
+from btrfs_model.cost.prediction import Ratio
 from btrfs_model.experiments.workloads.timed import SECONDS
 
 PERCENTAGES: Final = {

@@ -7,7 +7,7 @@ import math
 from typing import Final
 
 from btrfs_model.cost.causes import duration
-from btrfs_model.cost.machine import Ratio
+from btrfs_model.cost.prediction import Ratio
 from btrfs_model.experiments.workloads.timed import SECONDS
 
 _SHOWN: Final = 1.005

@@ -18,8 +18,9 @@ from typing import Any, Final
 import pandas as pd
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.cost.machine import Machine, Ratio
+from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.pipe import through_a_pipe
+from btrfs_model.cost.prediction import Ratio
 from btrfs_model.experiments.commits import Message, Reported, ratio_of
 from btrfs_model.experiments.workloads import Figure, Input, Outcome, Side, Workload
 from btrfs_model.experiments.workloads.cases import PARAMETERS

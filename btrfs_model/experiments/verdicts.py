@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from btrfs_model.cost.causes import duration
-from btrfs_model.cost.machine import Ratio
+from btrfs_model.cost.prediction import Ratio
 from btrfs_model.experiments.commits import Message, Reported, ratio_of
 from btrfs_model.experiments.numbers import number, ratio_text, times
 from btrfs_model.experiments.replay import Replay

@@ -13,7 +13,7 @@ from typing import Final
 
 import pandas as pd
 
-from btrfs_model.cost.machine import NoCostError, Prediction, Ratio, predict, ratio
+from btrfs_model.cost.prediction import NoCostError, Prediction, Ratio, predict, ratio
 from btrfs_model.scripts.steps import Ran, Reading
 
 _TIMES: Final = re.compile(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from btrfs_model.base.counters import counting
-from btrfs_model.cost.machine import Machine, NoCostError, predict
+from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.prediction import NoCostError, predict
 from btrfs_model.mount.mount import START as MOUNT_START
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import btrfs_model as bm
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import BtrfsModelError, UnsupportedError
 from btrfs_model.cost.answer import Answer
-from btrfs_model.cost.machine import Prediction
+from btrfs_model.cost.prediction import Prediction
 
 DISK, SSD = "deskstar-7k500", "samsung-850-evo"
 IMAGE = "send/send-utimes/n200"

@@ -21,6 +21,7 @@ from btrfs_model.cli import main
 from btrfs_model.cost import machine as machines
 from btrfs_model.cost.causes import PARTS, QUANTITIES
 from btrfs_model.cost.pipe import with_wakes
+from btrfs_model.cost.prediction import predict
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT
 from btrfs_model.experiments import workloads
 from btrfs_model.experiments.calibration import fit as fitting
@@ -232,7 +233,7 @@ def test_a_prediction_of_a_microbenchmark_is_what_the_fit_explains(tmp_path):
     path = tmp_path / "some.toml"
     path.write_text(machine_file.text(TERMS, found, measured, kernel="v6.1", kind="native"))
     row = measured.rows[3]
-    predicted = machines.predict(machines.load(str(path)), row.work)
+    predicted = predict(machines.load(str(path)), row.work)
     assert predicted.seconds == pytest.approx(found.explained[row.name], rel=1e-4)
     assert predicted.low < row.took < predicted.high
 

@@ -29,8 +29,8 @@ from btrfs_model.cost.causes import (
     operations,
 )
 from btrfs_model.cost.device import load as load_device
-from btrfs_model.cost.machine import NoCostError, by_function, predict, ratio
 from btrfs_model.cost.pipe import through_a_pipe, with_wakes
+from btrfs_model.cost.prediction import NoCostError, by_function, predict, ratio
 from btrfs_model.cost.writing import log_sync, page_write
 from btrfs_model.experiments.workloads.timed import Timed, ratio_on
 

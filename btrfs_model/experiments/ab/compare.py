@@ -19,9 +19,10 @@ from typing import Any, Final
 from btrfs_model.base.errors import BtrfsModelError, KernelMissingError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.behaviour import Behaviour, preset_of, version
-from btrfs_model.cost.machine import Machine, Ratio, ratio
+from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.machine import load as load_machine
 from btrfs_model.cost.machine import names as machines
+from btrfs_model.cost.prediction import Ratio, ratio
 from btrfs_model.experiments.ab.rows import Row, differing, row_of
 from btrfs_model.experiments.ab.script import (
     LIMIT,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from btrfs_model.cost.machine import Ratio
+from btrfs_model.cost.prediction import Ratio
 from btrfs_model.experiments.numbers import amount, number, ratio_text, times
 from btrfs_model.experiments.verify.times import Taken
 from btrfs_model.experiments.workloads.timed import SECONDS

@@ -16,7 +16,8 @@ from matplotlib.ticker import FuncFormatter
 
 from btrfs_model.base.charts import COLOURS, KINDS, RC, bare, is_narrow, new_figure, stacked
 from btrfs_model.cost.causes import DEVICE, duration
-from btrfs_model.cost.machine import Machine, Ratio
+from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.prediction import Ratio
 from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.times import Judged, Speedup
 from btrfs_model.experiments.workloads.cases import case_words

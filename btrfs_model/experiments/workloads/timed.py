@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from btrfs_model.cost.machine import Machine, NoCostError, Prediction, Ratio, predict, ratio
+from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.prediction import NoCostError, Prediction, Ratio, predict, ratio
 
 SECONDS: Final = {"s": 1.0, "ms": 1e-3}
 """Units of times in commit messages and results, in seconds."""
@@ -33,7 +34,7 @@ class Timed:
     work : mapping
         Work that was counted.
     waits : float or callable
-        For a device, nanoseconds; see :func:`btrfs_model.cost.machine.predict`.
+        For a device, nanoseconds; see :func:`btrfs_model.cost.prediction.predict`.
     others : tuple
         The same, for each of what else the device may be: what no data sheet tells.
     conditions : mapping
@@ -123,7 +124,7 @@ class Shown:
 
 
 def ratio_on(machine: Machine, before: Timed, after: Timed) -> Ratio | None:
-    """Compare two times on a machine, see :func:`btrfs_model.cost.machine.ratio`.
+    """Compare two times on a machine, see :func:`btrfs_model.cost.prediction.ratio`.
 
     Whatever else the device may be, it is for both; the interval has those ratios in it. None where
     a time is not known.

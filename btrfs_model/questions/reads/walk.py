@@ -22,7 +22,8 @@ from btrfs_model.base.arguments import checked, warn_renamed
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.cost.answer import Cold, physical_of
 from btrfs_model.cost.device import Device, load
-from btrfs_model.cost.machine import Machine, chosen, predict
+from btrfs_model.cost.machine import Machine, chosen
+from btrfs_model.cost.prediction import predict
 from btrfs_model.cost.reading import Reading
 from btrfs_model.cost.table import Table
 from btrfs_model.limits import Limits
@@ -105,7 +106,7 @@ class Reads(Table):
             has the totals: ``seconds``, ``waited`` (seconds of it), ``requests`` (that the device
             got, after merging), ``buffered`` (that began in the drive's buffer), ``seeks`` (that
             moved its arm), and where a machine computes ``time``: what
-            :meth:`btrfs_model.cost.machine.Prediction.as_dict` gives.
+            :meth:`btrfs_model.cost.prediction.Prediction.as_dict` gives.
 
         Raises
         ------
