@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands that make images: ``run``, ``replay-log``, ``sample``."""
+"""Commands that make images: ``mkfs``, ``run``, ``replay-log``, ``sample``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,102 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
         return size(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _pairs(_: click.Context, option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    """Read ``KIND:PATH``; without a kind it is the usual one."""
+    usual = "rw" if option.name == "subvolumes" else ""
+    found: dict[str, str] = {}
+    for word in words:
+        kind, colon, path = word.partition(":")
+        found[path if colon else kind] = kind if colon else usual
+    return found
+
+
+def _features(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, bool]:
+    from btrfs_model.mount.mkfs.options import parse_features
+
+    try:
+        return {name: on for word in words for name, on in parse_features(word).items()}
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _releases() -> list[str]:
+    from btrfs_model.mount.mkfs.releases import RELEASES
+
+    return [*RELEASES]
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model mkfs disk.img -b 1G",
+        "btrfs-model mkfs disk.img --rootdir folder",
+        "btrfs-model mkfs disk.img --rootdir folder --compress zstd:3 -u ro:snapshots",
+        "btrfs-model mkfs disk.img -b 10G --progs 6.2 -n 4096 -m single -O ^no-holes",
+    ),
+)
+@written_image_argument
+@click.option("-b", "--byte-count", "size", default="0", callback=_bytes, metavar="SIZE",
+              help="Size of the device. Without it that of the file that is there, or what the "
+                   "folder needs.")  # fmt: skip
+@click.option("--progs", default="7.3", show_default=True, shell_complete=offers(_releases),
+              help="Release of btrfs-progs: 6.2, 6.14, 6.19 or 7.3.")  # fmt: skip
+@click.option("-n", "--nodesize", default="16K", show_default=True, callback=_bytes,
+              metavar="SIZE", help="Size of tree blocks, 4K to 64K.")  # fmt: skip
+@click.option("-m", "--metadata", default="dup", show_default=True,
+              help="Copies of metadata: dup or single.")  # fmt: skip
+@click.option("--csum", default="crc32c", show_default=True, help="Checksum.")
+@click.option("-O", "--features", multiple=True, callback=_features, metavar="LIST",
+              help="Features with commas between, ^ before those to leave out.")  # fmt: skip
+@click.option("-L", "--label", default="", help="Label.")
+@click.option("-U", "--uuid", default="", help="uuid of the filesystem.")
+@click.option("--device-uuid", default="", metavar="UUID", help="uuid of the device.")
+@click.option("-r", "--rootdir", metavar="FOLDER", help="Copy the files of this folder.")
+@click.option("--compress", default="no", metavar="ALGO[:LEVEL]",
+              help="Compress what is copied: zlib, lzo or zstd.")  # fmt: skip
+@click.option("-u", "--subvol", "subvolumes", multiple=True, callback=_pairs,
+              metavar="[TYPE:]SUBDIR",
+              help="Make this folder a subvolume: rw, ro, default or default-ro.")  # fmt: skip
+@click.option("--inode-flags", "flags", multiple=True, callback=_pairs, metavar="FLAGS:PATH",
+              help="Give a path flags: nodatacow, nodatasum.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="What uuids come from.")
+def mkfs(
+    image: Path,
+    size: int,
+    rootdir: str | None,
+    compress: str,
+    subvolumes: dict[str, str],
+    flags: dict[str, str],
+    features: dict[str, Any],
+    **options: Any,
+) -> None:
+    """Make a filesystem in the file IMAGE, as mkfs.btrfs of a release of btrfs-progs does.
+
+    IMAGE is replaced as a whole. The variables SOURCE_DATE_EPOCH and DETERMINISTIC_SEED do what
+    they do for mkfs.btrfs 7.3. Files of a folder come in the order of their names. They have the
+    items that mkfs.btrfs 7.3 gives them; where tree blocks lie, and generations, are a mount's.
+    """
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.questions.rootdir import Rootdir, make, smallest_for
+
+    if not rootdir and (compress != "no" or subvolumes or flags):
+        raise click.UsageError("--compress, --subvol and --inode-flags go with --rootdir")
+    if not size and image.exists():
+        size = image.stat().st_size
+    try:
+        if rootdir:
+            source = Rootdir(rootdir, subvolumes, flags, compress)
+            source.check()
+            needed = smallest_for(rootdir, single=options["metadata"] == "single")
+            made = make(source, max(size, needed), **options, **features)
+        else:
+            made = WritableFilesystem.mkfs(size, **options, **features)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    with made:
+        made.save(image)
 
 
 @click.command(

@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import uuid
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
@@ -38,7 +37,8 @@ from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
 from btrfs_model.mount.delayed_inode import batches
 from btrfs_model.mount.files.writeback import flush_delalloc, write_files_back
 from btrfs_model.mount.log.replay.recover import recover_log_trees
-from btrfs_model.mount.mkfs.format import Identity, format_device
+from btrfs_model.mount.mkfs.format import format_device
+from btrfs_model.mount.mkfs.identity import choose_identity
 from btrfs_model.mount.mkfs.layout import Format
 from btrfs_model.mount.mount import START, Hooks, random_uuid
 from btrfs_model.mount.names.dir_item import fail
@@ -154,7 +154,10 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         behaviour: str | Behaviour | None = None,
         **options: Any,
     ) -> Self:
-        """Make a fresh filesystem, as mkfs.btrfs of btrfs-progs 6.2 does, in memory.
+        """Make a fresh filesystem, as mkfs.btrfs does, in memory.
+
+        Times are those of the variable ``SOURCE_DATE_EPOCH``, where there is one. With
+        ``DETERMINISTIC_SEED=1`` uuids follow from that of the filesystem, as in btrfs-progs 7.3.
 
         Parameters
         ----------
@@ -166,8 +169,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         seed, ssd, compress, max_inline, behaviour
             See the class.
         **options
-            ``csum``, ``label``, ``metadata``, ``uuid`` and features, see
-            :class:`~btrfs_model.mount.mkfs.layout.Format`.
+            ``csum``, ``label``, ``metadata``, ``uuid``, ``device_uuid``, features, and ``progs``,
+            the release of btrfs-progs: see :class:`~btrfs_model.mount.mkfs.layout.Format`.
 
         Raises
         ------
@@ -182,12 +185,9 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         layout = checked(Format)(parse_size(size), parse_size(nodesize), **options)
         layout.check()
         memory = Memory(layout.size)
-        start = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) or START // 10**9
         choice = random.Random(f"mkfs {seed}")
-        fsid, chunks, device, top = (random_uuid(choice) for _ in range(4))
-        if layout.uuid:
-            fsid = uuid.UUID(layout.uuid).bytes
-        format_device(memory.buffer, layout, Identity(fsid, chunks, device, top, start))
+        chosen = choose_identity(layout, [random_uuid(choice) for _ in range(4)], START // 10**9)
+        format_device(memory.buffer, layout, chosen)
         return cls(memory, seed=seed, ssd=ssd, compress=compress, max_inline=max_inline,
                    behaviour=kernel)  # fmt: skip
 

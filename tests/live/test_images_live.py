@@ -200,6 +200,7 @@ BUILDERS: dict[str, Build] = {
     "by hand, old": by_hand(no_holes=False, extref=False, skinny_metadata=False,
                             free_space_tree=False),
     "by hand, block group tree": by_hand(block_group_tree=True, compress="zstd"),
+    "by hand, as mkfs.btrfs 7.3": by_hand(nodesize=4096, progs="7.3"),
     "of mkfs.btrfs": of_mkfs,
     **{f"workload {name}": workload(name) for name in WORKLOADS},
     **{f"scenario {seed}": scenario(seed) for seed in range(40 if corpus.LONG else 2)},

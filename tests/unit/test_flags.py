@@ -27,6 +27,7 @@ NO_ROWS = {
     "calibrate": "a file",
     "receive": "an image",
     "replay-log": "an image",
+    "mkfs": "an image",
     "run": "an image",
 }
 """Commands that print no rows, and what they make."""

@@ -62,10 +62,17 @@ def encoded_write(fs: Mount, inode: LiveInode, start: int, encoded: Encoded) -> 
 
     Raises OSError: EINVAL where the kernel takes the data only decompressed, ENOSPC.
     """
-    pages, end = inode.pages, start + encoded.length
     if not _is_possible(fs, inode, start, encoded):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
-    blocksize = fs.sectorsize
+    write_encoded(fs, inode, start, encoded)
+
+
+def write_encoded(fs: Mount, inode: LiveInode, start: int, encoded: Encoded) -> None:
+    """Write compressed data at `start`, whatever they are.
+
+    Raises OSError: ENOSPC.
+    """
+    pages, end, blocksize = inode.pages, start + encoded.length, fs.sectorsize
     on_disk = align(len(encoded.data), blocksize)
     ensure_data(fs, on_disk)
     touch(fs, inode)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A fresh filesystem, as mkfs.btrfs of btrfs-progs 6.2 writes it.
+"""A fresh filesystem, as mkfs.btrfs of a release of btrfs-progs writes it.
 
-Every tree is one leaf; :mod:`.layout` says which leaf lies where. The superblock is that of
-the sixth transaction.
+Every tree is one leaf, except the root tree where nodes are smallest; :mod:`.places` says which
+lies where. The superblock is that of the last transaction.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
 
-from btrfs_model.mount.mkfs.layout import FIRST_CHUNKS, Format, Place, mkfs_chunks, mkfs_places
-from btrfs_model.mount.mkfs.leaf import BlockHead, build_leaf
+from btrfs_model.mount.mkfs.first_keys import first_keys
+from btrfs_model.mount.mkfs.identity import Identity
+from btrfs_model.mount.mkfs.layout import FIRST_CHUNKS, SECTORSIZE, Format, mkfs_chunks
+from btrfs_model.mount.mkfs.leaf import BlockHead, build_leaf, build_node
+from btrfs_model.mount.mkfs.places import Place, mkfs_places, mkfs_root_leaves
 from btrfs_model.mount.roots.backups import make_backup, store_backup
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.chunk_write import chunk_item, dev_extent
@@ -25,35 +27,12 @@ from btrfs_model.ondisk.superblock_write import empty_superblock, write_superblo
 
 Items = list[tuple[tuple[int, int, int], bytes]]
 
-_GENERATION = 6
 _DIR_MODE = 0o40755
 _NO_TIME = structs.Timespec(0, 0)
 _ROOT_DIR = 256
 _NAME = b"default"
-# First keys of tree blocks when they were made, as extent items that are not skinny have them: some
-# trees were empty, others had items of the first chunks.
-_FIRST_KEYS: dict[int, tuple[int, int, int]] = {
-    ObjectId.ROOT_TREE: (ObjectId.EXTENT_TREE, ItemType.ROOT_ITEM, 0),
-    ObjectId.EXTENT_TREE: (FIRST_CHUNKS[0][0], ItemType.BLOCK_GROUP_ITEM, FIRST_CHUNKS[0][1]),
-    ObjectId.CHUNK_TREE: (1, ItemType.DEV_ITEM, 1),
-    ObjectId.DEV_TREE: (1, ItemType.DEV_EXTENT, FIRST_CHUNKS[0][0]),
-    ObjectId.FS_TREE: (_ROOT_DIR, ItemType.INODE_ITEM, 0),
-    ObjectId.FREE_SPACE_TREE: (FIRST_CHUNKS[0][0], ItemType.FREE_SPACE_INFO, FIRST_CHUNKS[0][1]),
-}
-
-
-class Identity(NamedTuple):
-    """What tells one fresh filesystem from another.
-
-    `fsid`, `chunk_tree_uuid`, `device_uuid`, `subvolume_uuid`: 16 bytes each.
-    `seconds`: when it was made, since 1970.
-    """
-
-    fsid: bytes
-    chunk_tree_uuid: bytes
-    device_uuid: bytes
-    subvolume_uuid: bytes
-    seconds: int
+# BTRFS_INODE_ROOT_ITEM_INIT: flags and limits of the root item mean something
+_ROOT_ITEM_INIT = 1 << 31
 
 
 def format_device(buffer: mmap.mmap | bytearray, options: Format, identity: Identity) -> None:
@@ -64,14 +43,12 @@ def format_device(buffer: mmap.mmap | bytearray, options: Format, identity: Iden
     `identity`: uuids and time.
     """
     fresh = _Fresh(options, identity)
-    for tree, place in fresh.places.items():
-        head = BlockHead(place.bytenr, place.generation, tree, identity.fsid,
-                         identity.chunk_tree_uuid)  # fmt: skip
-        leaf = build_leaf(options.nodesize, options.csum_type, head, fresh.items_of(tree))
-        chunk = next(c for c in fresh.chunks if c.logical <= place.bytenr < c.end)
-        for stripe in chunk.stripes:
-            at = stripe + place.bytenr - chunk.logical
-            buffer[at : at + len(leaf)] = leaf
+    for tree in fresh.places:
+        for bytenr, block in fresh.blocks_of(tree):
+            chunk = next(c for c in fresh.chunks if c.logical <= bytenr < c.end)
+            for stripe in chunk.stripes:
+                at = stripe + bytenr - chunk.logical
+                buffer[at : at + len(block)] = block
     write_superblocks(buffer, fresh.superblock())
 
 
@@ -83,6 +60,8 @@ class _Fresh:
         self.identity = identity
         self.chunks = mkfs_chunks(options)
         self.places: dict[int, Place] = mkfs_places(options)
+        self.root_leaves = mkfs_root_leaves(options)
+        self.first_keys = first_keys(options)
         self.time = structs.Timespec(identity.seconds, 0)
 
     def items_of(self, tree: int) -> Items:
@@ -101,6 +80,28 @@ class _Fresh:
         }
         return sorted(makers[tree]())
 
+    def blocks_of(self, tree: int) -> list[tuple[int, bytes]]:
+        """Return address and bytes of each block of a tree."""
+        nodesize, csum_type = self.options.nodesize, self.options.csum_type
+        place, items = self.places[tree], self.items_of(tree)
+        top = BlockHead(place.bytenr, place.generation, tree, self.identity.fsid,
+                        self.identity.chunk_tree_uuid)  # fmt: skip
+        if tree != ObjectId.ROOT_TREE or not self.root_leaves:
+            return [(place.bytenr, build_leaf(nodesize, csum_type, top, items))]
+        # the item that had no room came behind all others, and took half of them along
+        parts = items[: len(items) // 2], items[len(items) // 2 :]
+        children = [
+            (part[0][0], bytenr, place.generation)
+            for part, bytenr in zip(parts, self.root_leaves, strict=True)
+        ]
+        return [
+            (place.bytenr, build_node(nodesize, csum_type, top, children)),
+            *(
+                (bytenr, build_leaf(nodesize, csum_type, top._replace(bytenr=bytenr), part))
+                for part, bytenr in zip(parts, self.root_leaves, strict=True)
+            ),
+        ]
+
     # ------------------------------------------------------------------------ the root tree --
 
     def root_tree(self) -> Items:
@@ -112,7 +113,8 @@ class _Fresh:
         ]
         top, directory = ObjectId.FS_TREE, ObjectId.ROOT_TREE_DIR
         target = structs.DiskKey(top, ItemType.ROOT_ITEM, U64_MAX)
-        entry = structs.RawDirItem(target, 0, 0, len(_NAME), FileType.DIR)
+        transid = 3 if self.options.release.rebuilds else 0
+        entry = structs.RawDirItem(target, transid, 0, len(_NAME), FileType.DIR)
         return [
             *items,
             ((top, ItemType.INODE_REF, directory), _inode_ref(_NAME)),
@@ -131,6 +133,8 @@ class _Fresh:
                                                   mode=_DIR_MODE)  # fmt: skip
         top = tree == ObjectId.FS_TREE
         has_directory = top or tree == ObjectId.DATA_RELOC_TREE
+        if has_directory and self.options.release.rebuilds:
+            inode = inode._replace(flags=_ROOT_ITEM_INIT)
         none, time = bytes(16), self.time if top else _NO_TIME
         return structs.ROOT_ITEM.pack(structs.RootItem(
             inode=inode, generation=place.generation, root_dirid=_ROOT_DIR if has_directory else 0,
@@ -149,6 +153,8 @@ class _Fresh:
 
     def data_reloc_tree(self) -> Items:
         """Return the root directory of the tree that relocation works in."""
+        if self.options.release.rebuilds:
+            return self.root_directory(self.directory(5, self.options.nodesize))
         return self.root_directory(self.directory(5, 0, otime=_NO_TIME))
 
     def root_directory(self, inode: bytes) -> Items:
@@ -195,7 +201,9 @@ class _Fresh:
 
     def dev_tree(self) -> Items:
         """Return where each stripe lies on the device."""
-        return [
+        statistics = ((ObjectId.DEV_STATS, ItemType.PERSISTENT_ITEM, 1),
+                      bytes(structs.DEV_STATS_ITEM.size))  # fmt: skip
+        return [statistics] * self.options.release.rebuilds + [
             ((1, ItemType.DEV_EXTENT, stripe), dev_extent(chunk, self.identity.chunk_tree_uuid))
             for chunk in self.chunks
             for stripe in chunk.stripes
@@ -205,7 +213,7 @@ class _Fresh:
 
     def used_blocks(self, chunk: Chunk) -> list[int]:
         """Addresses of the tree blocks in a chunk, ascending."""
-        places = [place.bytenr for place in self.places.values()]
+        places = [*(place.bytenr for place in self.places.values()), *self.root_leaves]
         return sorted(at for at in places if chunk.logical <= at < chunk.end)
 
     def block_groups(self) -> Items:
@@ -220,24 +228,36 @@ class _Fresh:
 
     def extent_tree(self) -> Items:
         """Return the extents of all tree blocks."""
-        items = [] if self.options.block_group_tree else self.block_groups()
+        items = [] if self.options.has_block_group_tree else self.block_groups()
+        level = 1 if self.root_leaves else 0
         for tree, place in self.places.items():
-            extent = structs.RawExtentItem(1, place.generation, ExtentFlag.TREE_BLOCK)
-            data = structs.EXTENT_ITEM.pack(extent)
-            reference = structs.RawInlineRef(ItemType.TREE_BLOCK_REF, tree)
-            key = (place.bytenr, int(ItemType.METADATA_ITEM), 0)
-            if not self.options.skinny_metadata:
-                key = (place.bytenr, ItemType.EXTENT_ITEM, self.options.nodesize)
-                data += structs.TREE_BLOCK_INFO.pack(
-                    structs.TreeBlockInfo(structs.DiskKey(*_FIRST_KEYS.get(tree, (0, 0, 0))), 0)
-                )
-            items.append((key, data + structs.EXTENT_INLINE_REF.pack(reference)))
+            items.append(self.tree_block(tree, place, level * (tree == ObjectId.ROOT_TREE)))
+        root = self.places[ObjectId.ROOT_TREE]
+        for bytenr in self.root_leaves:
+            items.append(self.tree_block(ObjectId.ROOT_TREE, root._replace(bytenr=bytenr), 0))
         return items
+
+    def tree_block(self, tree: int, place: Place, level: int) -> tuple[tuple[int, int, int], bytes]:
+        """Return the extent of one tree block."""
+        extent = structs.RawExtentItem(1, place.generation, ExtentFlag.TREE_BLOCK)
+        data = structs.EXTENT_ITEM.pack(extent)
+        reference = structs.RawInlineRef(ItemType.TREE_BLOCK_REF, tree)
+        key = (place.bytenr, int(ItemType.METADATA_ITEM), level)
+        if not self.options.skinny_metadata:
+            key = (place.bytenr, ItemType.EXTENT_ITEM, self.options.nodesize)
+            first = self.first_keys.get(tree, (0, 0, 0))
+            if self.root_leaves and place.bytenr == self.root_leaves[1]:
+                items = self.root_tree()
+                first = sorted(items)[len(items) // 2][0]
+            data += structs.TREE_BLOCK_INFO.pack(
+                structs.TreeBlockInfo(structs.DiskKey(*first), level)
+            )
+        return key, data + structs.EXTENT_INLINE_REF.pack(reference)
 
     def free_space_tree(self) -> Items:
         """Return what is free; mkfs.btrfs leaves what it wrote of the chunks it started with."""
         items: Items = []
-        if not self.options.is_single:
+        if not (self.options.is_single or self.options.release.forgets_first_chunks):
             for start, length in FIRST_CHUNKS:
                 items += _free_space(start, length, [(start, length)])
         for chunk in self.chunks:
@@ -261,14 +281,19 @@ class _Fresh:
             if chunk.type & BTRFS_BLOCK_GROUP_SYSTEM
         )
         # features have the same numbers in all the world: see ondisk/superblock.py
-        incompat = (1 << 0 | options.extref << 6 | options.skinny_metadata << 8
+        large = options.release.rebuilds and (
+            options.nodesize > SECTORSIZE or options.release.reproducible
+        )
+        incompat = (1 << 0 | large << 5 | options.extref << 6 | options.skinny_metadata << 8
                     | options.no_holes << 9)  # fmt: skip
-        compat_ro = 3 * options.free_space_tree | options.block_group_tree << 3
+        compat_ro = 3 * options.free_space_tree | options.has_block_group_tree << 3
         root, chunk_root = places[ObjectId.ROOT_TREE], places[ObjectId.CHUNK_TREE]
         raw = empty_superblock()._replace(
-            fsid=identity.fsid, generation=_GENERATION, root=root.bytenr,
+            fsid=identity.fsid, generation=options.release.generation, root=root.bytenr,
+            root_level=1 if self.root_leaves else 0,
             chunk_root=chunk_root.bytenr, chunk_root_generation=chunk_root.generation,
-            total_bytes=options.total_bytes, bytes_used=len(places) * options.nodesize,
+            total_bytes=options.total_bytes,
+            bytes_used=(len(places) + len(self.root_leaves)) * options.nodesize,
             nodesize=options.nodesize, unused_leafsize=options.nodesize,
             incompat_flags=incompat, compat_ro_flags=compat_ro, csum_type=options.csum_type,
             dev_item=self.device(), label=options.label.encode("utf-8", "surrogateescape"),
@@ -277,8 +302,9 @@ class _Fresh:
             sys_chunk_array=array, sys_chunk_array_size=len(array),
         )  # fmt: skip
         roots = {tree: (place.bytenr, place.generation, 0) for tree, place in places.items()}
-        # the second cell of four: transactions 3 to 5 had the others, their trees are gone
-        return store_backup(raw, 1, make_backup(raw, roots))
+        roots[ObjectId.ROOT_TREE] = (root.bytenr, root.generation, raw.root_level)
+        # one cell of four: earlier transactions had the others, their trees are gone
+        return store_backup(raw, (raw.generation - 1) % 4, make_backup(raw, roots))
 
 
 def _inode(generation: int = 0, size: int = 0, nbytes: int = 0, nlink: int = 0, mode: int = 0,

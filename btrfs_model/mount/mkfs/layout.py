@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What mkfs.btrfs lays where: three chunks, and in them a leaf for each tree.
+"""What mkfs.btrfs lays where: three chunks; :mod:`.places` has what lies in them.
 
 mkfs.btrfs starts with two small chunks in which it makes the first trees, makes the three chunks
 that stay, and moves the trees over. The first two are gone at the end (their place, from 1 MiB on,
@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from btrfs_model.mount.mkfs.releases import Release, release
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.constants import (
     BTRFS_BLOCK_GROUP_DATA,
@@ -35,10 +36,9 @@ from btrfs_model.ondisk.constants import (
     CsumType,
 )
 from btrfs_model.ondisk.hashes import CSUM_NAMES
-from btrfs_model.ondisk.keys import ObjectId
 
 MIN_DEVICE: Final = 114294784
-"""``btrfs_min_dev_size()`` of btrfs-progs 6.2 for these profiles, whatever the nodesize."""
+"""``btrfs_min_dev_size()`` of btrfs-progs 6.2 to 7.3 for these profiles, whatever the nodesize."""
 
 MIN_SINGLE: Final = 47185920
 """The same where the metadata are single."""
@@ -51,7 +51,8 @@ _SMALL: Final = 8 << 20
 _CSUM_TYPES: Final = {name: number for number, name in CSUM_NAMES.items()} | {
     "xxhash": CsumType.XXHASH
 }
-_SECTORSIZE: Final = 4096
+SECTORSIZE: Final = 4096
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,11 @@ class Format:
     `metadata`: how SYSTEM and METADATA chunks are kept: ``dup``, or ``single``, which is ``-m
     single -d single``.
     `extref`, `skinny_metadata`, `no_holes`, `free_space_tree`, `block_group_tree`: features; the
-    last needs the two before it and a nodesize of at least 8192.
+    last needs the two before it. Without a word of it, it is there where the release makes one.
     `uuid`: what users know the filesystem by; one by chance without it.
+    `device_uuid`: that of the device, likewise.
+    `progs`: the release of btrfs-progs whose mkfs.btrfs it is: ``6.2``, ``6.14``, ``6.19`` or
+    ``7.3``.
     """
 
     size: int
@@ -78,14 +82,17 @@ class Format:
     skinny_metadata: bool = True
     no_holes: bool = True
     free_space_tree: bool = True
-    block_group_tree: bool = False
+    block_group_tree: bool | None = None
     uuid: str = ""
+    device_uuid: str = ""
+    progs: str = "6.2"
 
     def check(self) -> None:
         """Refuse what mkfs.btrfs refuses.
 
         Raises ValueError, which names the option.
         """
+        release(self.progs)
         if self.metadata not in ("dup", "single"):
             raise ValueError(f"metadata {self.metadata!r} is none of dup, single")
         smallest = MIN_SINGLE if self.is_single else MIN_DEVICE
@@ -99,12 +106,24 @@ class Format:
             raise ValueError("a label has at most 255 bytes and no newline")
         if self.block_group_tree and not (self.no_holes and self.free_space_tree):
             raise ValueError("block_group_tree needs no_holes and free_space_tree")
-        if self.block_group_tree and self.nodesize == _SECTORSIZE:
+        if self.block_group_tree and self.nodesize == SECTORSIZE and not self.release.rebuilds:
             # one root item more than fit into the one leaf that the root tree is here
             raise ValueError("block_group_tree needs a nodesize of 8192 or more")
-        if self.uuid and not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-                                          self.uuid):  # fmt: skip
-            raise ValueError(f"uuid {self.uuid!r} is none")
+        for name, text in (("uuid", self.uuid), ("device_uuid", self.device_uuid)):
+            if text and not _UUID.fullmatch(text):
+                raise ValueError(f"{name} {text!r} is none")
+
+    @property
+    def release(self) -> Release:
+        """What the release of btrfs-progs does."""
+        return release(self.progs)
+
+    @property
+    def has_block_group_tree(self) -> bool:
+        """Whether block groups have a tree of their own."""
+        if self.block_group_tree is None:
+            return self.release.block_group_tree and self.no_holes and self.free_space_tree
+        return self.block_group_tree
 
     @property
     def is_single(self) -> bool:
@@ -119,7 +138,7 @@ class Format:
     @property
     def total_bytes(self) -> int:
         """Size of the device in the superblock."""
-        return self.size - self.size % _SECTORSIZE
+        return self.size - self.size % SECTORSIZE
 
 
 def metadata_stripe(total_bytes: int) -> int:
@@ -165,67 +184,3 @@ def mkfs_chunks(options: Format) -> tuple[Chunk, Chunk, Chunk]:
         (metadata_at, metadata_at + stripe),
     )
     return data, system, metadata
-
-
-class Place(NamedTuple):
-    """Where the root block of a tree is, and the transaction of mkfs.btrfs that wrote it."""
-
-    bytenr: int
-    generation: int
-
-
-# Tree, block of the METADATA chunk, generation. The blocks between were freed along the way.
-_FIRST = [(ObjectId.EXTENT_TREE, 0, 6), (ObjectId.FS_TREE, 1, 5), (ObjectId.CSUM_TREE, 5, 5)]
-_LAST = [(ObjectId.DATA_RELOC_TREE, 5), (ObjectId.UUID_TREE, 5), (ObjectId.DEV_TREE, 6)]
-
-
-def mkfs_places(options: Format) -> dict[int, Place]:
-    """Return where each tree of a fresh filesystem is, by the tree's id."""
-    if options.is_single:
-        return _single_places(options)
-    _, system, metadata = mkfs_chunks(options)
-    blocks = list(_FIRST)
-    block = 7 if options.free_space_tree else 6
-    last = [*_LAST, (ObjectId.FREE_SPACE_TREE, 6)] if options.free_space_tree else _LAST
-    for tree, generation in [*last, (ObjectId.ROOT_TREE, 6)]:
-        blocks.append((tree, block, generation))
-        block += 1
-    if options.block_group_tree:
-        # btrfs-progs 6.2 cannot make one: it gets the block that is free here
-        blocks.append((ObjectId.BLOCK_GROUP_TREE, 6, 6))
-    places = {
-        int(tree): Place(metadata.logical + block * options.nodesize, generation)
-        for tree, block, generation in blocks
-    }
-    places[int(ObjectId.CHUNK_TREE)] = Place(system.logical + options.nodesize, 6)
-    return dict(sorted(places.items()))
-
-
-# The same where trees need not be moved; first with a free space tree, then without.
-_SINGLE = {
-    ObjectId.ROOT_TREE: (0, 0, 6),
-    ObjectId.EXTENT_TREE: (1, 1, 6),
-    ObjectId.FS_TREE: (2, 2, 5),
-    ObjectId.DEV_TREE: (4, 6, 5),
-    ObjectId.CSUM_TREE: (9, 8, 5),
-    ObjectId.DATA_RELOC_TREE: (11, 9, 5),
-    ObjectId.UUID_TREE: (12, 10, 5),
-}
-_SINGLE_FREE_SPACE = 5
-_SINGLE_SPARE = 3
-
-
-def _single_places(options: Format) -> dict[int, Place]:
-    system, metadata, _ = mkfs_chunks(options)
-    column = 0 if options.free_space_tree else 1
-    blocks = {tree: (row[column], row[2]) for tree, row in _SINGLE.items()}
-    if options.free_space_tree:
-        blocks[ObjectId.FREE_SPACE_TREE] = (_SINGLE_FREE_SPACE, 6)
-    if options.block_group_tree:
-        blocks[ObjectId.BLOCK_GROUP_TREE] = (_SINGLE_SPARE, 6)
-    places = {
-        int(tree): Place(metadata.logical + block * options.nodesize, generation)
-        for tree, (block, generation) in blocks.items()
-    }
-    places[int(ObjectId.CHUNK_TREE)] = Place(system.logical + options.nodesize, 5)
-    return dict(sorted(places.items()))

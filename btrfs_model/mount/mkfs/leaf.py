@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Leaves made from scratch, for the trees of a filesystem that is being formatted."""
+"""Leaves and nodes made from scratch, for the trees of a filesystem that is being formatted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from btrfs_model.ondisk.hashes import csum
-from btrfs_model.ondisk.structs import HEADER, ITEM, DiskKey, Header, Item
+from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR, DiskKey, Header, Item, KeyPtr
 
 RawKey = tuple[int, int, int]
 
@@ -41,9 +41,26 @@ def build_leaf(
         payload[:0] = data
     if len(headers) + len(payload) > nodesize - HEADER.size:
         raise ValueError(f"{len(items)} items do not fit into a leaf of {nodesize} bytes")
-    header = Header(bytes(32), head.fsid, head.bytenr, _MIXED_BACKREF_REV | _WRITTEN,
-                    head.chunk_tree_uuid, head.generation, head.owner, len(items), 0)  # fmt: skip
     unused = nodesize - HEADER.size - len(headers) - len(payload)
-    leaf = HEADER.pack(header) + headers + bytes(unused) + payload
-    digest = csum(csum_type, leaf[32:])
-    return digest + leaf[len(digest) :]
+    body = bytes(headers) + bytes(unused) + bytes(payload)
+    return _block(csum_type, head, body, len(items), 0)
+
+
+def build_node(
+    nodesize: int, csum_type: int, head: BlockHead, children: Sequence[tuple[RawKey, int, int]]
+) -> bytes:
+    """Return a node of level 1 with `children`: first key, address and generation of each."""
+    pointers = b"".join(
+        KEY_PTR.pack(KeyPtr(DiskKey(*key), bytenr, generation))
+        for key, bytenr, generation in children
+    )
+    body = pointers.ljust(nodesize - HEADER.size, b"\0")
+    return _block(csum_type, head, body, len(children), 1)
+
+
+def _block(csum_type: int, head: BlockHead, body: bytes, items: int, level: int) -> bytes:
+    header = Header(bytes(32), head.fsid, head.bytenr, _MIXED_BACKREF_REV | _WRITTEN,
+                    head.chunk_tree_uuid, head.generation, head.owner, items, level)  # fmt: skip
+    block = HEADER.pack(header) + body
+    digest = csum(csum_type, block[32:])
+    return digest + block[len(digest) :]

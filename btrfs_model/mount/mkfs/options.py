@@ -10,7 +10,9 @@ _FEATURES: Final = {
     "skinny-metadata": "skinny_metadata",
     "no-holes": "no_holes",
     "free-space-tree": "free_space_tree",
+    "fst": "free_space_tree",
     "block-group-tree": "block_group_tree",
+    "bgt": "block_group_tree",
 }
 
 
@@ -36,7 +38,7 @@ def parse_mkfs_options(words: list[str]) -> dict[str, Any]:
         elif word in ("-d", "--data") and value.lower() == "single":
             continue
         elif word in ("-O", "-R", "--features", "--runtime-features"):
-            found |= _features(value)
+            found |= parse_features(value)
         elif word == "--csum":
             found["csum"] = value
         elif word in ("-L", "--label"):
@@ -46,11 +48,15 @@ def parse_mkfs_options(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def _features(text: str) -> dict[str, bool]:
+def parse_features(text: str) -> dict[str, bool]:
+    """Features as ``-O`` has them, such as ``bgt,^no-holes``, as keyword arguments.
+
+    Raises ValueError: for one that does not exist, or that the model does not have.
+    """
     features = {}
     for word in text.split(","):
         name = word.removeprefix("^")
         if name not in _FEATURES:
-            raise ValueError(f"feature {name!r} is not modelled")
+            raise ValueError(f"unrecognized filesystem feature '{name}'")
         features[_FEATURES[name]] = not word.startswith("^")
     return features

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Fresh filesystems, beside those of mkfs.btrfs: the same bytes for the same uuids and time."""
 
+import json
 import shutil
 import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
+from fresh import RECORDS, cases, identity_of, parts, seconds_of
 from progs import btrfs_check, why_mounts_are_unknown
 
 import btrfs_model as bm
-from btrfs_model.mount.mkfs.format import Identity, format_device
+from btrfs_model.mount.mkfs.format import format_device
+from btrfs_model.mount.mkfs.identity import Identity
 from btrfs_model.mount.mkfs.layout import MIN_DEVICE, MIN_SINGLE, Format, metadata_stripe
-from btrfs_model.ondisk.items import decode
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.mount.mkfs.releases import RELEASES
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
 from btrfs_model.ondisk.superblock_write import super_offsets
@@ -54,17 +57,6 @@ def mkfs(path: Path, size: int, arguments: list[str]) -> Path:
     return path
 
 
-def seconds_of(fs: bm.Filesystem) -> set[int]:
-    """All times in a fresh filesystem."""
-    inodes = [
-        decode(item.key, item.data).ctime.sec
-        for tree in fs.trees.values()
-        for item in tree.items()
-        if item.key.type == ItemType.INODE_ITEM
-    ]
-    return {fs.subvolume(5).item.ctime.sec, *inodes}
-
-
 def mkfs_in_one_second(path: Path, size: int, arguments: list[str]) -> Path:
     """The same where the clock did not tick between the looks that mkfs.btrfs has at it."""
     for _ in range(100):
@@ -72,15 +64,6 @@ def mkfs_in_one_second(path: Path, size: int, arguments: list[str]) -> Path:
             if len(seconds_of(fs)) == 1:
                 return path
     raise AssertionError("the clock ticks each time")
-
-
-def identity_of(fs: bm.Filesystem) -> Identity:
-    """What is random or of the clock in a fresh filesystem."""
-    top = fs.subvolume(5)
-    assert top.uuid is not None
-    chunk_tree_uuid = bytes(fs.image.block(fs.image.superblock.root)[64:80])
-    sb = fs.image.superblock
-    return Identity(sb.fsid, chunk_tree_uuid, sb.dev_item.uuid, top.uuid, top.item.ctime.sec)
 
 
 def superblock_at(buffer: memoryview, offset: int) -> RawSuperBlock:
@@ -151,6 +134,9 @@ def test_smallest_device_is_that_of_mkfs(tmp_path: Path) -> None:
         Format(1 << 30, block_group_tree=True),
         Format(MIN_DEVICE, 32768, block_group_tree=True),
         Format(1 << 30, metadata="single", block_group_tree=True),
+        Format(1 << 30, 4096, progs="7.3"),
+        Format(MIN_SINGLE, 4096, metadata="single", progs="6.19"),
+        Format(1 << 30, 65536, skinny_metadata=False, progs="6.14"),
     ],
 )
 def test_check_is_clean(options: Format, tmp_path: Path) -> None:
@@ -178,6 +164,10 @@ def test_check_is_clean(options: Format, tmp_path: Path) -> None:
         (Format(1 << 30, label="a\nb"), "label"),
         (Format(1 << 30, block_group_tree=True, no_holes=False), "block_group_tree"),
         (Format(1 << 30, 4096, block_group_tree=True), "nodesize of 8192"),
+        (Format(1 << 30, block_group_tree=True, free_space_tree=False, progs="7.3"), "needs"),
+        (Format(1 << 30, progs="6.3"), "btrfs-progs '6.3' is none of 6.2, 6.14, 6.19, 7.3"),
+        (Format(1 << 30, uuid="1"), "uuid '1'"),
+        (Format(1 << 30, device_uuid="1"), "device_uuid '1'"),
     ],
 )
 def test_refused(options: Format, named: str) -> None:
@@ -190,3 +180,60 @@ def test_superblocks_only_where_they_fit() -> None:
     assert super_offsets(second + 4096) == [first]
     assert super_offsets(second + 8192) == [first, second]
     assert super_offsets(third + 8192) == [first, second, third]
+
+
+@pytest.mark.claim(
+    "A fresh filesystem of another release of btrfs-progs is that of mkfs.btrfs 6.14, 6.19 or 7.3.",
+    judge="progs",
+)
+@pytest.mark.parametrize("progs", RELEASES)
+def test_releases(progs: str, tmp_path: Path) -> None:
+    recorded = json.loads(RECORDS.read_text())[progs]
+    for options, (identity, theirs) in zip(cases(progs), recorded, strict=True):
+        chosen = Format(progs=progs, **options)
+        chosen.check()
+        memory = Memory(chosen.size)
+        uuids, seconds = identity[:-1], identity[-1]
+        format_device(memory.buffer, chosen, Identity(*map(bytes.fromhex, uuids), seconds))
+        memory.save(tmp_path / "ours")
+        assert parts(tmp_path / "ours") == theirs, options
+
+
+def test_uuids_follow_from_that_of_the_filesystem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETERMINISTIC_SEED", "1")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    fsid = "11111111-2222-3333-4444-555555555555"
+    bm.create("1G", uuid=fsid, progs="7.3").save(tmp_path / "ours")
+    with bm.open(tmp_path / "ours") as fs:
+        # as mkfs.btrfs 7.3 has them
+        assert [str(uuid.UUID(bytes=one)) for one in identity_of(fs)[1:4]] == [
+            "b7ff5f02-ea48-5c64-b35b-a96171d12639",
+            "d4f6fc08-1b7d-5fb6-8065-0a73877996c9",
+            "83d8c221-11d5-5f61-a689-d97df9795f0c",
+        ]
+        assert seconds_of(fs) == {0}
+    with pytest.raises(ValueError, match="DETERMINISTIC_SEED=1 requires -U/--uuid"):
+        bm.create("1G", progs="7.3")
+    bm.create("1G", progs="6.19")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
+    with pytest.raises(ValueError, match="invalid SOURCE_DATE_EPOCH: 'soon'"):
+        bm.create("1G", uuid=fsid, progs="7.3")
+
+
+def test_block_groups_in_a_tree_of_their_own_can_be_changed(tmp_path: Path) -> None:
+    for nodesize in (4096, 16384):
+        with bm.create("1G", nodesize, progs="7.3") as fs:
+            fs.mkdir("d")
+            fs.create_files("d", [f"file{n}" for n in range(300)])
+            fs.create("d/large")
+            fs.write("d/large", 0, bytes(range(256)) * 4096)
+            fs.sync()
+            fs.snapshot("", "snap")
+            fs.unlink("d/large")
+            fs.sync()
+            fs.save(tmp_path / "image")
+        with bm.open(tmp_path / "image") as made:
+            assert bm.check(made) == []
+        assert btrfs_check(tmp_path / "image") == ""

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Filesystems with the files of a folder, beside those of mkfs.btrfs 7.3."""
+
+import contextlib
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from progs import btrfs_check
+from rootdirs import CASES, ENVIRONMENT, FSID, RECORDS, arguments, told
+
+import btrfs_model as bm
+from btrfs_model.cli import run as command
+from btrfs_model.questions.rootdir import Rootdir, make, smallest_for
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="owners and devices are root's to make")
+
+
+def run(*words: str | Path) -> str:
+    """What the command says; an empty text where it is content."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        status = command(["mkfs", *map(str, words)])
+    return "" if status == 0 else said.getvalue()
+
+
+@pytest.mark.claim(
+    "A filesystem with the files of a folder has the items and data of mkfs.btrfs 7.3 --rootdir.",
+    judge="progs",
+)
+@as_root
+@pytest.mark.parametrize("name", CASES)
+def test_files_are_those_of_mkfs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
+    build, options = CASES[name]
+    top, image = tmp_path / "top", tmp_path / "image"
+    top.mkdir()
+    build(top)
+    assert run(image, "-U", FSID, "--rootdir", top, *arguments(options)) == ""
+    recorded = json.loads(RECORDS.read_text())[name]
+    assert told(image) == recorded
+    with bm.open(image) as fs:
+        assert bm.check(fs) == []
+    assert btrfs_check(image) == ""
+
+
+@settings(max_examples=12, deadline=None, phases=[Phase.generate])
+@given(
+    st.dictionaries(st.text("abc/", min_size=1, max_size=6), st.binary(max_size=9000), max_size=6),
+    st.sampled_from(["no", "zlib", "lzo", "zstd"]),
+)
+def test_any_folder(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes],
+                    compress: str) -> None:  # fmt: skip
+    top = tmp_path_factory.mktemp("top")
+    for name, data in files.items():
+        path = top.joinpath(*(f"x{part}" for part in name.split("/")))
+        if not path.exists() and not any(one.is_file() for one in path.parents):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data * 7)
+    image = top.parent / f"{top.name}.img"
+    with make(Rootdir(str(top), compress=compress), smallest_for(str(top), single=False)) as fs:
+        fs.save(image)
+    with bm.open(image) as made:
+        assert bm.check(made) == []
+        for path in top.rglob("*"):
+            file = made.file(str(path.relative_to(top)))
+            assert file.read() == path.read_bytes() if path.is_file() else file.exists()
+    image.unlink()
+
+
+def test_refused(tmp_path: Path) -> None:
+    (tmp_path / "top/d").mkdir(parents=True)
+    (tmp_path / "top/file").touch()
+    image, top = tmp_path / "image", ("--rootdir", tmp_path / "top")
+    for words, said in [
+        (("--rootdir", tmp_path / "none"), "No such file"),
+        (("--rootdir", tmp_path / "top/file"), "Not a directory"),
+        ((*top, "-u", "none"), "subvolume path does not exist: none"),
+        ((*top, "-u", "file"), "subvolume is not a directory: file"),
+        ((*top, "-u", "rx:d"), "unrecognized subvolume type: 'rx'"),
+        ((*top, "-u", "default:d", "-u", "default:."), "can only be specified once"),
+        ((*top, "--inode-flags", "nodata:file"), "unknown inode flag: nodata"),
+        ((*top, "--compress", "lzop"), "compression 'lzop'"),
+        ((*top, "-O", "nosuch"), "unrecognized filesystem feature 'nosuch'"),
+        (("--compress", "zstd"), "go with --rootdir"),
+        (("-b", "1M"), "the smallest device has"),
+        (("-b", "1G", "--progs", "6.3"), "none of 6.2, 6.14, 6.19, 7.3"),
+    ]:
+        assert said in run(image, *words), words
+        assert not image.exists()
+
+
+def test_a_larger_file_stays_as_large(tmp_path: Path) -> None:
+    (tmp_path / "top").mkdir()
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(1 << 30)
+    assert run(image, "--rootdir", tmp_path / "top", "--progs", "6.19", "-m", "single") == ""
+    assert image.stat().st_size == 1 << 30
+    assert run(image, "--progs", "6.2", "-L", "again") == ""
+    with bm.open(image) as fs:
+        assert fs.image.superblock.label == "again"

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Folders for ``mkfs.btrfs --rootdir``, and records of what mkfs.btrfs 7.3 makes of them.
+
+``python tests/support/rootdirs.py COMMAND...`` asks the mkfs.btrfs that the command starts, as
+root, and replaces ``tests/data/rootdir.json``.
+"""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import btrfs_model as bm
+from btrfs_model.ondisk.keys import ItemType
+
+RECORDS = Path(__file__).parents[1] / "data/rootdir.json"
+FSID = "11111111-2222-3333-4444-555555555555"
+ENVIRONMENT = {"SOURCE_DATE_EPOCH": "1700000000", "DETERMINISTIC_SEED": "1"}
+NOISE = random.Random(1).randbytes(700_000)
+TEXT = b"some text \n"
+
+
+def small(top: Path) -> None:
+    """Inline files of all sizes around the limit, an empty one, links, owners, times."""
+    for size in (0, 1, 2047, 2048, 4095, 4096, 4097):
+        (top / f"size{size}").write_bytes(NOISE[:size])
+    (top / "d").mkdir()
+    os.link(top / "size1", top / "d/link")
+    (top / "sym").symlink_to("size1")
+    (top / "dangling").symlink_to("/nowhere" * 100)
+    os.chown(top / "size0", 3, 4)
+    (top / "size1").chmod(0o4751)
+    os.utime(top / "d", ns=(0, 1_500_000_000_500_000_000))
+
+
+def large(top: Path) -> None:
+    """Extents: whole sectors, and what is none."""
+    (top / "noise").write_bytes(NOISE)
+    (top / "text").write_bytes(TEXT * 110_000)
+
+
+def sparse(top: Path) -> None:
+    """Holes at the start, between, at the end, and nothing else."""
+    with (top / "sparse").open("wb") as file:
+        for at in (1 << 20, 3 << 20):
+            file.seek(at)
+            file.write(NOISE[:5000])
+        file.truncate(5 << 20)
+    with (top / "hole").open("wb") as file:
+        file.truncate(10_000)
+
+
+def special(top: Path) -> None:
+    """FIFOs, devices, attributes, ACLs and capabilities."""
+    os.mkfifo(top / "fifo")
+    os.mknod(top / "null", 0o20666, os.makedev(1, 3))
+    os.mknod(top / "disk", 0o60600, os.makedev(8, 1))
+    (top / "file").write_bytes(b"x")
+    os.setxattr(top / "file", "user.one", b"1")
+    os.setxattr(top / "file", "user.large", b"x" * 3000)
+    os.setxattr(top / "file", "security.capability", bytes.fromhex("0100000200200000" + "00" * 12))
+    acl = "0200000001000600ffffffff020007000100000004000400ffffffff10000700ffffffff20000400ffffffff"
+    os.setxattr(top / "file", "system.posix_acl_access", bytes.fromhex(acl))
+    os.setxattr(top, "user.top", b"top")
+
+
+def deep(top: Path) -> None:
+    """A tree of 40 folders, names of all lengths and of odd bytes."""
+    path = top
+    for number in range(40):
+        path = path / f"d{number}"
+        path.mkdir()
+        (path / "file").write_bytes(b"%d" % number)
+    for length in (1, 2, 100, 254, 255):
+        (top / ("n" * length)).write_bytes(b"n")
+    (top / "gr\u00fc\u00dfe").touch()
+    (top / os.fsdecode(b"\xff\xfe")).touch()
+
+
+def many(top: Path) -> None:
+    """More files than a leaf holds."""
+    for number in range(1500):
+        (top / f"file_{number}").write_bytes(b"%d" % number)
+
+
+def parts(top: Path) -> None:
+    """Folders that become subvolumes, and links across them."""
+    for name in ("one", "two/three"):
+        (top / name).mkdir(parents=True)
+        (top / name / "file").write_bytes(name.encode())
+    os.link(top / "one/file", top / "one/link")
+    os.link(top / "one/file", top / "two/link")
+
+
+def mixed(top: Path) -> None:
+    """What compresses, what does not, and both in one file."""
+    (top / "text").write_bytes(TEXT * 40_000)
+    (top / "noise").write_bytes(NOISE[:300_000])
+    (top / "late").write_bytes((TEXT * 12_000)[: 128 << 10] + NOISE[:400_001] + TEXT * 20_000)
+    (top / "early").write_bytes(NOISE[:4096] + TEXT * 9000)
+    (top / "inline").write_bytes(TEXT * 200)
+    (top / "tiny").write_bytes(b"tiny")
+    (top / "one").write_bytes((TEXT * 400)[:4096])
+    (top / "nine").write_bytes((TEXT * 900)[:9000])
+
+
+CASES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
+    "empty": (lambda top: None, {}),
+    "small": (small, {}),
+    "large": (large, {}),
+    "sparse": (sparse, {}),
+    "special": (special, {}),
+    "deep": (deep, {}),
+    "many": (many, {}),
+    "no subvolumes": (parts, {}),
+    "subvolumes": (parts, {"subvolumes": {"one": "rw", "two": "ro"}}),
+    "default": (parts, {"subvolumes": {"two": "default", "two/three": "rw"}}),
+    "flags": (parts, {"flags": {"one": "nodatacow", "two/three/file": "nodatasum"}}),
+    **{f"compress {how}": (mixed, {"compress": how})
+       for how in ("zlib", "zlib:9", "lzo", "zstd", "zstd:15")},
+}  # fmt: skip
+
+
+def arguments(options: dict[str, Any]) -> Iterator[str]:
+    """Options of a copy as arguments of mkfs.btrfs."""
+    for path, kind in options.get("subvolumes", {}).items():
+        yield from ("-u", f"{kind}:{path}")
+    for path, names in options.get("flags", {}).items():
+        yield from ("--inode-flags", f"{names}:{path}")
+    if "compress" in options:
+        yield from ("--compress", options["compress"])
+
+
+def told(path: Path) -> dict[str, Any]:
+    """What an image says of files: digests of all items of each subvolume and of the data.
+
+    Generations are left out, and uuids.
+    """
+    found: dict[str, Any] = {}
+    with bm.open(path) as fs:
+        found["size"] = fs.image.superblock.total_bytes
+        found["features"] = fs.image.superblock.incompat_flags
+        for number, tree in fs.trees.items():
+            if number != 5 and not 256 <= number < 1 << 48:
+                continue
+            digest = hashlib.sha256()
+            for item in tree.items():
+                data = bytearray(item.data)
+                if item.key.type == ItemType.EXTENT_DATA:
+                    if data[20]:
+                        start, size = (
+                            int.from_bytes(data[at : at + 8], "little") for at in (21, 29)
+                        )
+                        digest.update(read(fs, start, size))
+                    data[:8] = bytes(8)
+                elif item.key.type == ItemType.INODE_ITEM:
+                    data[:16] = bytes(16)
+                elif item.key.type in (ItemType.DIR_ITEM, ItemType.DIR_INDEX, ItemType.XATTR_ITEM):
+                    data[17:25] = bytes(8)
+                digest.update(repr(tuple(item.key)).encode() + data)
+            found[str(number)] = [digest.hexdigest()[:16], fs.subvolume(number).item.flags]
+    return found
+
+
+def read(fs: bm.Filesystem, start: int, size: int) -> bytes:
+    """Data on the device."""
+    chunk = next(one for one in fs.image.chunks if one.logical <= start < one.end)
+    at = chunk.stripes[0] + start - chunk.logical
+    return bytes(fs.image.view[at : at + size])
+
+
+def main() -> None:
+    """Ask mkfs.btrfs."""
+    records = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (build, options) in CASES.items():
+            top, image = Path(folder) / name, Path(folder) / "image"
+            top.mkdir()
+            build(top)
+            image.unlink(missing_ok=True)
+            image.touch()
+            subprocess.run([*sys.argv[1:], "-q", "-f", "-U", FSID, "-r", str(top),
+                            *arguments(options), str(image)],
+                           check=True, env=os.environ | ENVIRONMENT)  # fmt: skip
+            records[name] = told(image)
+    rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in records.items())
+    RECORDS.write_text("{\n" + rows + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
