@@ -61,6 +61,7 @@ _COMMANDS = {
     "kernel": ("verify", "Get kernels of other releases, or build one that counts."),
     "ab": ("verify", "Compare the kernels before and after a commit or a patch."),
     "verify": ("verify", "Compare the model with live kernels."),
+    "radar": ("radar", "Look for what a kernel does that the model does not."),
     "sample": ("scenarios", "Write an image to begin with; without a name, list them."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),
 }

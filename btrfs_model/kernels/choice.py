@@ -3,13 +3,48 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from btrfs_model.base.errors import KernelMissingError
-from btrfs_model.kernels import debian, uml
+from btrfs_model.behaviour import version
+from btrfs_model.kernels import debian, native, uml
 from btrfs_model.kernels.native import Native
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.uml import Uml
+
+
+class AtHand(NamedTuple):
+    """A kernel that is here.
+
+    Attributes
+    ----------
+    name : str
+        What ``--kernel`` takes.
+    release : str
+        Of Linux.
+    """
+
+    name: str
+    release: str
+
+
+def at_hand() -> list[AtHand]:
+    """Return the kernels that are here and start within seconds, in the order of releases."""
+    return sorted(_at_hand(), key=lambda one: version(one.release))
+
+
+def _at_hand() -> Iterator[AtHand]:
+    if not native.why_not():
+        yield AtHand("native", platform.release())
+    if not uml.why_not():
+        said = subprocess.run([str(uml.DEBIAN), "--version"], capture_output=True, text=True)
+        yield AtHand("uml", said.stdout.strip())
+    for one in debian.unpacked():
+        yield AtHand(one.name, one.release)
 
 
 def start(which: str = "native", *, memory: int = 2 << 30, limit: float = 1800) -> Kernel:
