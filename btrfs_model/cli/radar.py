@@ -24,7 +24,7 @@ _SEEDS = 10
 )
 @click.argument("what", nargs=-1, metavar="[KIND]...")
 @click.option("--kernel", "kernels", multiple=True, default=("uml",), show_default=True,
-              metavar="native|uml|SUITE|PATH",
+              metavar="native|uml|SUITE|PATH|qemu:VERSION",
               help="As of `btrfs-model verify`; several at once.")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M",
               help="Begin nothing after so long; half of it for random scenarios, then the "

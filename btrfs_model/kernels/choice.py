@@ -13,6 +13,7 @@ from btrfs_model.base.errors import KernelMissingError
 from btrfs_model.behaviour import version
 from btrfs_model.kernels import debian, native, uml
 from btrfs_model.kernels.native import Native
+from btrfs_model.kernels.qemu import Qemu
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.uml import Uml
 
@@ -50,12 +51,15 @@ def _at_hand() -> Iterator[AtHand]:
 def start(which: str = "native", *, memory: int = 2 << 30, limit: float = 1800) -> Kernel:
     """Find a kernel: ``native``, ``uml`` (Debian's package), a suite, or a ``linux.uml``'s path.
 
-    A suite is one that :func:`btrfs_model.kernels.debian.get` has unpacked.
+    A suite is one that :func:`btrfs_model.kernels.debian.get` has unpacked. ``qemu:RELEASE`` is
+    what :func:`btrfs_model.kernels.debian.get_release` has.
 
     `memory` and `limit`, and what is raised, are those of :class:`~btrfs_model.kernels.uml.Uml`.
     """
     if which == "native":
         return Native(limit)
+    if place := debian.emulated_of(which):
+        return Qemu(place, memory=memory, limit=limit)
     binary = uml.DEBIAN if which == "uml" else debian.binary_of(which) or Path(which)
     if debian.is_suite(which) and not binary.exists():
         raise KernelMissingError(f"{which} is not here: `btrfs-model kernel get {which}`")
