@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands that ask kernels: ``verify``, ``ab``, ``kernel``, ``calibrate``."""
+"""Commands that ask kernels: ``verify``, ``ab``, ``calibrate``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from btrfs_model.base.whole_file import naming, whole_file
 from btrfs_model.cli.common import (
@@ -305,66 +304,6 @@ def _print_reach(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
 
 def _told(units: Iterable[tuple[object, int]]) -> str:
     return ", ".join(f"{amount:,} {unit}" for unit, amount in units if amount)
-
-
-@click.command(
-    cls=Command,
-    examples=(
-        "btrfs-model kernel get sid",
-        "btrfs-model verify log --kernel sid",
-        "btrfs-model kernel get 7.3",
-        "btrfs-model verify log --kernel qemu:7.3.4 --seeds 3",
-        "btrfs-model kernel list",
-        "btrfs-model kernel build linux-source-6.1 -o counting",
-        "btrfs-model verify counts --kernel counting/linux",
-    ),
-)
-@click.argument("what", type=click.Choice(["get", "list", "build"]))
-@click.argument("name", metavar="[SUITE|VERSION|TREE]", required=False)
-@output_option("A folder that `build` makes.", "DIR", default="linux", show_default=True)
-@json_option("Of list: one JSON object a kernel.")
-def kernel(what: str, name: str | None, output: Path, as_json: bool) -> None:
-    """Get a kernel of another release, list those that are here, or build one that counts.
-
-    get unpacks the User-Mode Linux of a suite of Debian into the cache (sid, without SUITE: the
-    newest); nothing is installed, and it needs no root. `--kernel SUITE` takes it from then on.
-
-    With a VERSION (7.3.4; 7.3: the newest of them) get unpacks Debian's kernel for machines and the
-    modules that are needed: 100 to 170 MB to download, 20 MB are kept. `--kernel qemu:VERSION` runs
-    it in qemu-system-x86_64, which is to be installed. That is emulated, and slow: half a minute to
-    the first answer.
-
-    build makes a User-Mode Linux whose btrfs counts what it runs. TREE is the source of a kernel,
-    which is left as it is. It takes some minutes, and gcc, make, flex, bison and bc. The program is
-    DIR/linux.
-    """
-    import pandas as pd
-
-    from btrfs_model.kernels import debian
-    from btrfs_model.kernels.build import build
-
-    given = click.get_current_context().get_parameter_source
-    other, told = ("as_json", "--json") if what == "build" else ("output", "-o")
-    if given(other) is ParameterSource.COMMANDLINE:
-        raise click.UsageError(f"kernel {what}: it has no {told}")
-    if what == "build":
-        if name is None:
-            raise click.UsageError("kernel build: which tree?")
-        Path(name).stat()
-        with progress() as step:
-            build(Path(name), output, step)
-        return
-    if what == "get":
-        name = name or "sid"
-        with progress() as step:
-            of_suite = not name[:1].isdigit()
-            found = [(debian.get if of_suite else debian.get_release)(name, step)]
-    elif name is None:
-        found = [*debian.unpacked(), *debian.emulated()]
-    else:
-        raise click.UsageError(f"kernel list: {name} is too much")
-    table = pd.DataFrame(found, columns=["kernel", "release", "program"]).astype(str)
-    print_table(table, as_json=as_json)
 
 
 @click.command(

@@ -33,9 +33,10 @@ class AtHand(NamedTuple):
     release: str
 
 
-def at_hand() -> list[AtHand]:
-    """Return the kernels that are here and start within seconds, in the order of releases."""
-    return sorted(_at_hand(), key=lambda one: version(one.release))
+def at_hand(*, slow: bool = False) -> list[AtHand]:
+    """Return the kernels that are here, in the order of releases; `slow`: emulated ones, too."""
+    emulated = (AtHand(one.name, one.release) for one in debian.emulated() if slow)
+    return sorted([*_at_hand(), *emulated], key=lambda one: version(one.release))
 
 
 def _at_hand() -> Iterator[AtHand]:

@@ -210,7 +210,7 @@ def test_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tags.open
     assert "http" not in re.sub(r'lang="en"', "", text)
     for shown in ("+ inline-first", "3eaf5f082c4c", "2 of 2 log", "(9,000 characters)",
-                  "suggestions", "those of 6.18 to 7.2"):  # fmt: skip
+                  "suggestions", "those of 6.19 to 7.3"):  # fmt: skip
         assert shown in tags.text
     assert "Nothing differed" in page(Radar(""), "0")
     rows = list(rows_of(radar))

@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from btrfs_model.behaviour import JUDGED, Behaviour, version
 from btrfs_model.experiments.radar.titles import Title, ranked
@@ -133,13 +133,13 @@ def _group(change: str, members: Sequence[Outcome]) -> Group:
 # ------------------------------------------------------------------------------------- commits --
 
 
-def words_for(group: Group) -> dict[str, float]:
-    """Return the words that a title of the commit behind a group may have, with their weights."""
-    example, found = group.example, dict[str, float]()
+def words_for(kind: str, shape: Sequence[str], scenario: Sequence[Any]) -> dict[str, float]:
+    """Return the words that a title of the commit behind a difference may have, with weights."""
+    found: dict[str, float] = {}
     parts = {
-        "kind": [example.kind],
-        "shape": [name if name in _AREAS else name.partition(" ")[0] for name in group.shape],
-        "example": [str(line[0]) for line in example.scenario[2:]],
+        "kind": [kind],
+        "shape": [name if name in _AREAS else name.partition(" ")[0] for name in shape],
+        "example": [str(line[0]) for line in scenario[2:]],
     }
     for part, names in parts.items():
         for word in " ".join(_AREAS.get(name, "") for name in names).split():
@@ -149,8 +149,8 @@ def words_for(group: Group) -> dict[str, float]:
 
 def set_beside(group: Group, commits: Sequence[Title]) -> None:
     """Look for commits that may be behind a group; that of its toggle stands first."""
-    patch = group.patch
-    group.titles = ranked(words_for(group), commits)
+    patch, example = group.patch, group.example
+    group.titles = ranked(words_for(example.kind, group.shape, example.scenario), commits)
     if patch is not None:
         own = Title(patch.release, patch.commit, patch.subject)
         rest = [pair for pair in group.titles if pair[0].title != own.title]

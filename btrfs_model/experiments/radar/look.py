@@ -195,18 +195,9 @@ def often(radar: Radar, group: Group) -> str:
 
 def of_titles(radar: Radar) -> str:
     """Say which commits groups were set beside."""
+    parts = []
+    for release, (first, last) in radar.commits.items():
+        there = [one.release for one in between(first, last)] or ["none", "none"]
+        parts.append(f"Linux {release}: those of {there[0]} to {there[-1]}")
     newest = titles()[-1].release
-    parts = [
-        f"Linux {release}: those of {series(first)} to {series(last)}"
-        for release, (first, last) in radar.commits.items()
-    ]
     return f"Titles of commits are suggestions. {'; '.join(parts)}; the list ends at {newest}."
-
-
-def series(name: str) -> str:
-    """Return the release of the main line that a kernel is made of.
-
-    >>> series("v6.18.44")
-    '6.18'
-    """
-    return ".".join(map(str, version(name)[:2]))

@@ -57,13 +57,18 @@ def titles() -> tuple[Title, ...]:
 
 
 def between(first: str, last: str) -> list[Title]:
-    """Return the commits of releases from one up to another, both included.
+    """Return the commits that a kernel may have and an older one may not have.
 
-    >>> {one.release for one in between("v6.18.44", "7.0.13")} == {"6.18", "6.19", "7.0"}
+    Those of the releases after the first. A stable kernel has commits of releases after its own.
+
+    >>> {one.release for one in between("v6.18.44", "v7.0")} == {"6.19", "7.0"}
     True
     """
-    low, high = version(first)[:2], version(last)[:2]
-    return [one for one in titles() if low <= version(one.release) <= high]
+    low, high = version(first)[:2], version(last)
+    stable = len(high) > len(low) and high[2] > 0
+    return [one for one in titles()
+            if version(one.release) > low
+            and (stable or version(one.release) <= high[:2])]  # fmt: skip
 
 
 def words_of(text: str) -> set[str]:

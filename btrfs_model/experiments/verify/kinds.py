@@ -26,7 +26,7 @@ from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.verify.bench import Bench, first_that_differs
 from btrfs_model.experiments.verify.data import compare_data, random_data
 from btrfs_model.experiments.verify.full import compare_full, random_full
-from btrfs_model.experiments.verify.listing import model_listing, snapshots_of
+from btrfs_model.experiments.verify.listing import model_listing, snapshots_of, untimed
 from btrfs_model.experiments.verify.logs import (
     TIMES,
     checksums_by_sector,
@@ -354,18 +354,6 @@ def _same_listings(bench: Bench, kernel: Listing, model: Listing) -> None:
         bench.same_members("inodes", f"listing of {path or 'the top'}: ", listed, model[path])
 
 
-def _untimed(listing: Listing) -> Listing:
-    """Leave out times, which are not those of the other run, and transactions."""
-    times = ("atime", "mtime", "ctime", "gen")
-    return {
-        subvolume: {
-            path: {name: value for name, value in record.items() if name not in times}
-            for path, record in paths.items()
-        }
-        for subvolume, paths in listing.items()
-    }
-
-
 def compare_images(bench: Bench, scenario: Scenario) -> None:
     """Let both sides carry out a scenario, and a kernel use the image that the model made."""
     kernel = bench.kernel
@@ -378,7 +366,7 @@ def compare_images(bench: Bench, scenario: Scenario) -> None:
         wanted = in_the_kernel(kernel, scenario, image)
         bench.same_ends(scenario, wanted.ended, ran.ended)
         with Filesystem.open(image) as theirs:
-            _same_listings(bench, _untimed(model_listing(theirs)), _untimed(model_listing(fs)))
+            _same_listings(bench, untimed(model_listing(theirs)), untimed(model_listing(fs)))
         _use(bench, fs, made)
 
 

@@ -55,3 +55,15 @@ def model_listing(fs: Filesystem) -> Listing:
         }
         for path in fs.subvolumes()["path"]
     }
+
+
+def untimed(listing: Listing) -> Listing:
+    """Leave out times, which are not those of another run, and transactions."""
+    times = ("atime", "mtime", "ctime", "gen")
+    return {
+        subvolume: {
+            path: {name: value for name, value in record.items() if name not in times}
+            for path, record in paths.items()
+        }
+        for subvolume, paths in listing.items()
+    }
