@@ -102,7 +102,9 @@ def test_a_cause_that_is_known_is_not_looked_for_again(bench: Bench) -> None:
     # nothing takes it away, but it looks like one of before
     assert not is_known(bench, told, lambda: ValueError("x"))
     remember(bench, outcome("log", [], ["ValueError", ""]))
-    assert is_known(bench, outcome("log", [], []), lambda: ValueError("x"))
+    told = outcome("log", [], ["another one, with what is known"])
+    assert is_known(bench, told, lambda: ValueError("x"))
+    assert (told.toggles, told.shape) == ([], ["ValueError", ""])
     assert bench.chosen == "v6.18.44"
     with changed(bench, []):
         assert bench.chosen == "v6.18.44"

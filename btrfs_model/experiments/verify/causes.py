@@ -165,7 +165,10 @@ def toggles(
 
 
 def is_known(bench: Bench, told: _Told, differs: Callable[[], Exception | None]) -> bool:
-    """Whether a difference is of a known cause; what is told of it then names the toggles."""
+    """Whether a difference is of a known cause; what is told of it then names the toggles.
+
+    Or it has the shape that is left with the known changes.
+    """
     for changes in ([change] for change in bench.known):
         with changed(bench, changes):
             if not differs():
@@ -176,7 +179,8 @@ def is_known(bench: Bench, told: _Told, differs: Callable[[], Exception | None])
     if error is None:
         told.toggles = [" ".join(_needed(bench, differs))]
         return True
-    return (told.kind, shape_of(error)) in bench.shapes
+    told.shape = shape_of(error)
+    return (told.kind, told.shape) in bench.shapes
 
 
 def _needed(bench: Bench, differs: Callable[[], Exception | None]) -> list[str]:

@@ -275,9 +275,10 @@ def _of_scenario(
         errors = (_difference(lambda: chosen.compare(bench, scenario)) for _ in range(_TIMES))
         return next(filter(None, errors), None)
 
-    if not found or (task.once and is_known(bench, _told(outcome, found), differs)):
-        return _told(outcome, found)
-    bench.seen(_told(outcome, found))
+    _told(outcome, found)
+    if not found or (task.once and is_known(bench, outcome, differs)):
+        return outcome
+    bench.seen(outcome)
     with changed(bench, bench.known):
         if bench.known:
             found = [*filter(None, (differs() for _ in range(_TIMES)))] or found
