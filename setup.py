@@ -16,6 +16,7 @@ from setuptools.command.build_py import build_py
 
 DATA = [
     "samples.toml",
+    "titles.tsv.gz",
     "commits/*.toml",
     "devices/*.toml",
     "machines/*.toml",

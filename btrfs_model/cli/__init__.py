@@ -59,9 +59,10 @@ _COMMANDS = {
     "qgroups": ("usage", "Show quota groups, and beside them what there is."),
     "inode-resolve": ("usage", "Show all paths of an inode."),
     "calibrate": ("verify", "Measure what work takes on a kernel, as a machine for times."),
-    "kernel": ("verify", "Get kernels of other releases, or build one that counts."),
+    "kernel": ("kernel", "Get kernels of other releases, bisect them, or build one that counts."),
     "ab": ("verify", "Compare the kernels before and after a commit or a patch."),
     "verify": ("verify", "Compare the model with live kernels."),
+    "radar": ("radar", "Look for what a kernel does that the model does not."),
     "sample": ("scenarios", "Write an image to begin with; without a name, list them."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands that ask kernels: ``verify``, ``ab``, ``kernel``, ``calibrate``."""
+"""Commands that ask kernels: ``verify``, ``ab``, ``calibrate``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from btrfs_model.base.whole_file import naming, whole_file
 from btrfs_model.cli.common import (
@@ -49,9 +48,10 @@ _FEW, _MOST = 10_000, 1_000_000
 )
 @click.argument("what", nargs=-1, type=click.Choice([*_KINDS, _COUNTS, _TIME]))
 @click.option("--kernel", "kernels", multiple=True, default=("uml",), show_default=True,
-              metavar="native|uml|SUITE|PATH",
+              metavar="native|uml|SUITE|PATH|qemu:VERSION",
               help="This machine's kernel (root), Debian's User-Mode Linux, that of another suite "
-              "(`kernel get`), or a linux.uml; several at once.")  # fmt: skip
+              "(`kernel get`), a linux.uml, or under emulation (slow); several at "
+              "once.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N",
               help=f"Compare on N random scenarios of each kind.  [default: {_SEEDS}]")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M",
@@ -304,57 +304,6 @@ def _print_reach(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
 
 def _told(units: Iterable[tuple[object, int]]) -> str:
     return ", ".join(f"{amount:,} {unit}" for unit, amount in units if amount)
-
-
-@click.command(
-    cls=Command,
-    examples=(
-        "btrfs-model kernel get sid",
-        "btrfs-model verify log --kernel sid",
-        "btrfs-model kernel list",
-        "btrfs-model kernel build linux-source-6.1 -o counting",
-        "btrfs-model verify counts --kernel counting/linux",
-    ),
-)
-@click.argument("what", type=click.Choice(["get", "list", "build"]))
-@click.argument("name", metavar="[SUITE|TREE]", required=False)
-@output_option("A folder that `build` makes.", "DIR", default="linux", show_default=True)
-@json_option("Of list: one JSON object a kernel.")
-def kernel(what: str, name: str | None, output: Path, as_json: bool) -> None:
-    """Get a kernel of another release, list those that are here, or build one that counts.
-
-    get unpacks the User-Mode Linux of a suite of Debian into the cache (sid, without SUITE: the
-    newest); nothing is installed, and it needs no root. `--kernel SUITE` takes it from then on.
-
-    build makes a User-Mode Linux whose btrfs counts what it runs. TREE is the source of a kernel,
-    which is left as it is. It takes some minutes, and gcc, make, flex, bison and bc. The program is
-    DIR/linux.
-    """
-    import pandas as pd
-
-    from btrfs_model.kernels import debian
-    from btrfs_model.kernels.build import build
-
-    given = click.get_current_context().get_parameter_source
-    other, told = ("as_json", "--json") if what == "build" else ("output", "-o")
-    if given(other) is ParameterSource.COMMANDLINE:
-        raise click.UsageError(f"kernel {what}: it has no {told}")
-    if what == "build":
-        if name is None:
-            raise click.UsageError("kernel build: which tree?")
-        Path(name).stat()
-        with progress() as step:
-            build(Path(name), output, step)
-        return
-    if what == "get":
-        with progress() as step:
-            found = [debian.get(name or "sid", step)]
-    elif name is None:
-        found = [*debian.unpacked()]
-    else:
-        raise click.UsageError(f"kernel list: {name} is too much")
-    table = pd.DataFrame(found, columns=["kernel", "release", "program"]).astype(str)
-    print_table(table, as_json=as_json)
 
 
 @click.command(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""User-Mode Linux of other suites of Debian: unpacked into the cache, nothing is installed.
+"""Kernels of Debian: unpacked into the cache, nothing is installed.
 
-Each suite has one: bullseye Linux 5.10, bookworm 6.1, trixie 6.12; sid has the newest.
+Each suite has a User-Mode Linux: bullseye 5.10, bookworm 6.1, trixie 6.12, sid the newest. Other
+releases are there as kernels for machines, which :mod:`~btrfs_model.kernels.qemu` runs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from btrfs_model.base.errors import KernelFailedError, KernelMissingError
-from btrfs_model.kernels import uml
+from btrfs_model.behaviour import version
+from btrfs_model.kernels import modules, packages, uml
 from btrfs_model.kernels.build import shelf
 
 _KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -27,6 +30,11 @@ _NEEDED: Final = ("apt-get", "dpkg-deb")
 _BINARY: Final = Path("root/usr/bin/linux.uml")
 _RELEASE: Final = "release"
 _SUITE: Final = re.compile(r"[a-z][a-z0-9-]*")
+_WITH_KERNELS: Final = ("trixie-backports", "sid", "forky", "trixie", "bookworm-backports",
+                        "bookworm", "experimental")  # fmt: skip
+"""Suites in which other releases are looked for."""
+_EMULATED: Final = "qemu:"
+_IMAGE: Final = "vmlinuz"
 _TIMEOUT: Final = "20"
 """Seconds that a mirror may say nothing for."""
 
@@ -41,7 +49,7 @@ class Unpacked(NamedTuple):
     release : str
         Of Linux.
     binary : Path
-        The program.
+        The program, or the kernel that an emulation loads.
     """
 
     name: str
@@ -66,6 +74,32 @@ def binary_of(name: str) -> Path | None:
     return next((one.binary for one in unpacked() if one.name == name), None)
 
 
+def emulated() -> Iterator[Unpacked]:
+    """Return the kernels for an emulation that are here."""
+    places = (path.parent for path in (shelf() / "qemu").glob(f"*/{_IMAGE}"))
+    for place in sorted(places, key=lambda one: version(one.name)):
+        yield Unpacked(f"{_EMULATED}{place.name}", place.name, place / _IMAGE)
+
+
+def emulated_of(name: str) -> Path | None:
+    """Return the folder of a kernel for an emulation, by what ``--kernel`` takes.
+
+    None where it is no such name.
+
+    Raises
+    ------
+    KernelMissingError
+        When it is not here.
+    """
+    if not name.startswith(_EMULATED):
+        return None
+    release = name.removeprefix(_EMULATED)
+    for one in emulated():
+        if release == one.release:
+            return one.binary.parent
+    raise KernelMissingError(f"{name} is not here: `btrfs-model kernel get {release}`")
+
+
 def get(suite: str, step: Callable[[str], None]) -> Unpacked:
     """Unpack the User-Mode Linux of a suite, and its C library, into the cache.
 
@@ -87,25 +121,11 @@ def get(suite: str, step: Callable[[str], None]) -> Unpacked:
         raise KernelMissingError(
             f"{suite!r} is no suite of Debian: sid, trixie, bookworm, bullseye"
         )
-    mirror = _mirror()
-    for program in _NEEDED:
-        if shutil.which(program) is None:
-            raise KernelMissingError(f"{program} is not here: kernels are unpacked on Debian alone")
-    if not _KEYRING.is_file():
-        raise KernelMissingError(f"{_KEYRING} is not here (Debian: package debian-archive-keyring)")
     place = shelf() / "debian" / suite
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=place.parent, prefix=".") as temporary:
-        folder = Path(temporary)
-        options = _options(folder, f"deb [signed-by={_KEYRING}] {mirror} {suite} main\n")
-        step(f"packages of {suite}, {mirror}")
-        _apt(folder, options, suite, "update")
+    with _packages_of(suite, place.parent, step) as (folder, options):
         step(f"{' and '.join(_PACKAGES)} of {suite}")
-        _apt(folder, options, suite, "download", *_PACKAGES)
         whole = folder / "whole"
-        (whole / "root").mkdir(parents=True)
-        for package in sorted(folder.glob("*.deb")):
-            _run(["dpkg-deb", "-x", str(package), str(whole / "root")], folder)
+        _unpack(folder, options, suite, _PACKAGES, whole / "root")
         if why := uml.why_not(whole / _BINARY):
             raise KernelMissingError(why)
         (kernel,) = folder.glob("user-mode-linux_*.deb")
@@ -113,6 +133,85 @@ def get(suite: str, step: Callable[[str], None]) -> Unpacked:
         shutil.rmtree(place, ignore_errors=True)
         whole.rename(place)
     return next(one for one in unpacked() if one.name == suite)
+
+
+def get_release(wanted: str, step: Callable[[str], None]) -> Unpacked:
+    """Unpack a release for an emulation into the cache: the kernel, and the modules it needs.
+
+    Parameters
+    ----------
+    wanted : str
+        A release, or a series of which the newest is meant: ``6.17.13``, ``6.17``.
+    step : callable
+        Told what is done.
+
+    Raises
+    ------
+    KernelMissingError
+        Where this is no Debian, the mirror cannot be reached, or it does not have the release.
+    """
+    shelved, there = shelf() / "qemu", set[str]()
+    why: KernelMissingError | None = None
+    for suite in _WITH_KERNELS:
+        try:
+            with _packages_of(suite, shelved, step) as (folder, options):
+                listed = "\n".join(path.read_text() for path in folder.rglob("*_Packages"))
+                known = packages.kernels(listed)
+                there |= known.keys()
+                if release := packages.newest_of(wanted, known):
+                    step(f"Linux {release} of {suite}")
+                    _unpack(folder, options, suite, known[release], folder / "root")
+                    return _shelve(folder, shelved / release)
+        except KernelMissingError as error:  # a mirror need not have every suite
+            why = error
+    if why is not None and not there:
+        raise why
+    listed = ", ".join(sorted(there, key=version))
+    raise KernelMissingError(f"no suite has Linux {wanted} with its modules; there are {listed}")
+
+
+def _shelve(folder: Path, place: Path) -> Unpacked:
+    """Keep of a kernel what a guest needs."""
+    whole, tree = folder / "whole", next((folder / "root").rglob("lib/modules/*"))
+    (whole / "modules").mkdir(parents=True)
+    for number, path in enumerate(modules.needed(tree)):
+        name = f"{number:02}-{modules.named(path)}.ko"
+        (whole / "modules" / name).write_bytes(modules.read(path))
+    image = next((folder / "root").rglob("vmlinuz*"))
+    shutil.copyfile(image, whole / _IMAGE)
+    shutil.rmtree(place, ignore_errors=True)
+    whole.rename(place)
+    return next(one for one in emulated() if one.release == place.name)
+
+
+@contextmanager
+def _packages_of(
+    suite: str, shelved: Path, step: Callable[[str], None]
+) -> Iterator[tuple[Path, list[str]]]:
+    """Read what a suite has, by an apt of its own; its folder, and how apt is called."""
+    mirror = _mirror()
+    for program in _NEEDED:
+        if shutil.which(program) is None:
+            raise KernelMissingError(f"{program} is not here: kernels are unpacked on Debian alone")
+    if not _KEYRING.is_file():
+        raise KernelMissingError(f"{_KEYRING} is not here (Debian: package debian-archive-keyring)")
+    shelved.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=shelved, prefix=".") as temporary:
+        folder = Path(temporary)
+        options = _options(folder, f"deb [signed-by={_KEYRING}] {mirror} {suite} main\n")
+        step(f"packages of {suite}, {mirror}")
+        _apt(folder, options, suite, "update")
+        yield folder, options
+
+
+def _unpack(
+    folder: Path, options: Sequence[str], suite: str, names: Sequence[str], root: Path
+) -> None:
+    """Download packages and unpack them."""
+    _apt(folder, options, suite, "download", *names)
+    root.mkdir(parents=True)
+    for package in sorted(folder.glob("*.deb")):
+        _run(["dpkg-deb", "-x", str(package), str(root)], folder)
 
 
 def _mirror() -> str:
@@ -140,6 +239,7 @@ def _options(folder: Path, source: str) -> list[str]:
         "Dir": apt, "Dir::State::status": status, "APT::Sandbox::User": "root",
         "Acquire::Retries": "1", "Acquire::http::Timeout": _TIMEOUT,
         "Acquire::https::Timeout": _TIMEOUT, "Acquire::Languages": "none",
+        "Acquire::GzipIndexes": "false",
     }  # fmt: skip
     return [word for name, value in chosen.items() for word in ("-o", f"{name}={value}")]
 

@@ -25,6 +25,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.cli import cli
 from btrfs_model.experiments.scenario.load import Scenario, lines_of, load_scenario
 from btrfs_model.experiments.scenario.operations import parse_step
+from btrfs_model.experiments.verify import causes
 from btrfs_model.experiments.verify.bench import Bench, DifferenceError
 from btrfs_model.experiments.verify.kinds import KINDS, Kind, choice_of
 from btrfs_model.experiments.verify.logs import comparable_logs, without_ranges
@@ -402,13 +403,12 @@ def test_the_toggles_that_take_a_difference_away_are_named() -> None:
     """Each alone, whichever way; and the bench goes on with what it had."""
     bench = Bench(SimpleNamespace(preset="v6.12"))  # type: ignore[arg-type]
 
-    def compare(bench: Bench, scenario: Scenario) -> None:
+    def differs() -> Exception | None:
         there = Behaviour.parse(bench.behaviour)
-        if Patch.INLINE_FIRST not in there and Patch.SEND_UTIMES_CACHE in there:
-            raise DifferenceError("it", 1, 2)
+        differs = Patch.INLINE_FIRST not in there and Patch.SEND_UTIMES_CACHE in there
+        return DifferenceError("it", 1, 2) if differs else None
 
-    kind = SimpleNamespace(compare=compare)
-    found = verify_run._toggles(bench, kind, Scenario("", []))  # type: ignore[arg-type]
+    found = causes.toggles(bench, differs, 60)
     asked = [patch for patch in Patch if patch.asked is not Asked.NOWHERE]
     assert found == (["+ inline-first", "- send-utimes-cache"], len(asked))
     assert bench.behaviour == "v6.12"

@@ -65,12 +65,18 @@ class Bench:
         Gets what differs, before it is made short.
     chosen : str
         What the model does, in place of the kernel's preset.
+    known : list of str
+        Changes of toggles that took earlier differences away.
+    shapes : list of tuple
+        Kinds of comparison and shapes of earlier differences that no change takes away.
     """
 
     kernel: Kernel
     compared: Counter[str] = field(default_factory=Counter)
     seen: Callable[[Any], None] = lambda found: None
     chosen: str = ""
+    known: list[str] = field(default_factory=list)
+    shapes: list[tuple[str, list[str]]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
 
     @property

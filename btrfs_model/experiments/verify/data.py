@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
@@ -41,6 +41,27 @@ _REFUSED: Final = (
     "nothing", "compress=", "compress=gzip", "ssd=1", "commit=abc", "max_inline", "rescue=all",
     "thread_pool=0", "norecovery", "fatal_errors=abc", "discard=never",
 )  # fmt: skip
+
+
+class Stored(NamedTuple):
+    """What the inode of a file says of its data."""
+
+    size: int
+    nbytes: int
+    flags: int
+
+
+class StoredExtent(NamedTuple):
+    """An extent of a file, with its bytes where they are compressed."""
+
+    start: int
+    length: int
+    type: int
+    compression: int
+    ram_bytes: int
+    offset: int
+    disk_num_bytes: int
+    packed: bytes
 
 
 def _level(choice: random.Random) -> str:
@@ -141,7 +162,7 @@ def stored_files(fs: Filesystem) -> Iterator[tuple[str, list[Any]]]:
             if not stat.S_ISREG(row["mode"]) or row["ino"] < subvolume.root_dir:
                 continue
             item = subvolume.inode(row["ino"])
-            found: list[Any] = [(item.size, item.nbytes, item.flags)]
+            found: list[Any] = [Stored(item.size, item.nbytes, item.flags)]
             for one in subvolume.extents(row["ino"]):
                 packed = b""
                 if one.compression != Compression.NONE:
@@ -149,8 +170,10 @@ def stored_files(fs: Filesystem) -> Iterator[tuple[str, list[Any]]]:
                         fs.image.data(one.disk_bytenr, one.disk_num_bytes)
                         if one.disk_bytenr else one.inline
                     )  # fmt: skip
-                found.append((one.start, one.length, one.type, one.compression, one.ram_bytes,
-                              one.offset, one.disk_num_bytes, packed))  # fmt: skip
+                found.append(StoredExtent(
+                    one.start, one.length, one.type, one.compression, one.ram_bytes, one.offset,
+                    one.disk_num_bytes, packed,
+                ))  # fmt: skip
             yield f"{subvolume.path}/{row['path']}", found
 
 

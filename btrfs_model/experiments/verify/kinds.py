@@ -26,7 +26,12 @@ from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.verify.bench import Bench, first_that_differs
 from btrfs_model.experiments.verify.data import compare_data, random_data
 from btrfs_model.experiments.verify.full import compare_full, random_full
-from btrfs_model.experiments.verify.listing import model_listing, snapshots_of
+from btrfs_model.experiments.verify.listing import (
+    model_listing,
+    same_listings,
+    snapshots_of,
+    untimed,
+)
 from btrfs_model.experiments.verify.logs import (
     TIMES,
     checksums_by_sector,
@@ -336,7 +341,7 @@ def _same_replay(
     bench: Bench, crash: Path, listed: Listing, ours: WritableFilesystem, since: int
 ) -> None:
     with Filesystem.open(crash) as theirs:
-        _same_listings(bench, listed, model_listing(theirs))
+        same_listings(bench, listed, model_listing(theirs))
         its, mine = (fs.subvolumes()["path"].tolist() for fs in (theirs, ours))
         bench.same("subvolumes", "subvolumes", its, mine)
         for number in ours.subvolume_ids:  # the kernel looked into each: no orphan is left
@@ -346,24 +351,6 @@ def _same_replay(
             before, after = items_after_replays(theirs, ours, number, since)
             bench.same_members("items", f"tree {number}: item ", before, after)
         bench.same("checksums", "checksums", checksums_by_sector(theirs), checksums_by_sector(ours))
-
-
-def _same_listings(bench: Bench, kernel: Listing, model: Listing) -> None:
-    bench.same("subvolumes", "subvolumes", sorted(kernel), sorted(model))
-    for path, listed in kernel.items():
-        bench.same_members("inodes", f"listing of {path or 'the top'}: ", listed, model[path])
-
-
-def _untimed(listing: Listing) -> Listing:
-    """Leave out times, which are not those of the other run, and transactions."""
-    times = ("atime", "mtime", "ctime", "gen")
-    return {
-        subvolume: {
-            path: {name: value for name, value in record.items() if name not in times}
-            for path, record in paths.items()
-        }
-        for subvolume, paths in listing.items()
-    }
 
 
 def compare_images(bench: Bench, scenario: Scenario) -> None:
@@ -378,7 +365,7 @@ def compare_images(bench: Bench, scenario: Scenario) -> None:
         wanted = in_the_kernel(kernel, scenario, image)
         bench.same_ends(scenario, wanted.ended, ran.ended)
         with Filesystem.open(image) as theirs:
-            _same_listings(bench, _untimed(model_listing(theirs)), _untimed(model_listing(fs)))
+            same_listings(bench, untimed(model_listing(theirs)), untimed(model_listing(fs)))
         _use(bench, fs, made)
 
 
@@ -395,7 +382,7 @@ def _use(bench: Bench, fs: WritableFilesystem, image: Path) -> None:
     bench.same("messages", "what the kernel logs of the model's image", alarms, [])
     clean = "no errors found" in answer["scrub"]
     bench.same("scrubs", "scrub", answer["scrub"], answer["scrub"] if clean else "no errors found")
-    _same_listings(bench, answer["listing"], listing)
+    same_listings(bench, answer["listing"], listing)
     for path, older in snapshots.items():
         _same_stream(bench, fs, path, None, answer["used"]["full"][path])
         if older:

@@ -23,9 +23,9 @@ def comparable_maps(kernel: Mapped, model: Mapped, roots: Mapping[int, int]) -> 
     `roots`: ids of the kernel's subvolumes, as the model calls them: inodes of the free space cache
     have numbers between them.
     """
-    joined = _joined(kernel), _joined(model)
+    its, mine = joined(kernel), joined(model)
     if _pieces(kernel) != _pieces(model):
-        return joined
+        return its, mine
     both = [
         (
             sorted([ino, at, roots.get(root, root)] for ino, at, root in theirs),
@@ -34,19 +34,19 @@ def comparable_maps(kernel: Mapped, model: Mapped, roots: Mapping[int, int]) -> 
         for theirs, ours in zip(kernel["references"], model["references"], strict=True)
         if not isinstance(theirs, int) and not isinstance(ours, int)
     ]
-    return (joined[0], [theirs for theirs, _ in both]), (joined[1], [ours for _, ours in both])
+    return (its, [theirs for theirs, _ in both]), (mine, [ours for _, ours in both])
 
 
-def _joined(mapped: Mapped) -> list[list[Any]]:
+def joined(mapped: Mapped) -> list[list[Any]]:
     """Start, end, flags and whether it has a place of each extent; in the end the last flag."""
-    joined: list[list[Any]] = []
+    found: list[list[Any]] = []
     for logical, physical, length, flags in mapped["extents"]:
         row = [logical, logical + length, flags & ~_LAST, physical > 0]
-        if joined and joined[-1][1:] == [logical, *row[2:]]:
-            joined[-1][1] = logical + length
+        if found and found[-1][1:] == [logical, *row[2:]]:
+            found[-1][1] = logical + length
         else:
-            joined.append(row)
-    return [*joined, [flags & _LAST for *_, flags in mapped["extents"][-1:]]]
+            found.append(row)
+    return [*found, [flags & _LAST for *_, flags in mapped["extents"][-1:]]]
 
 
 def _pieces(mapped: Mapped) -> list[tuple[int, bool]]:

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -25,11 +24,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from btrfs_model.base.errors import BehaviourWarning, KernelFailedError, KernelHungError
-from btrfs_model.behaviour import Behaviour
+from btrfs_model.base.errors import KernelFailedError, KernelHungError
 from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.bench import Bench, DifferenceError, kind_of
+from btrfs_model.experiments.verify.causes import (
+    changed,
+    is_known,
+    remember,
+    shape_of,
+    toggles,
+)
 from btrfs_model.experiments.verify.kinds import KINDS, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.steer import (
@@ -45,7 +50,6 @@ from btrfs_model.kernels import gcov
 from btrfs_model.kernels.choice import start
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.uml import Uml
-from btrfs_model.patches import Asked, Patch
 
 _MEMORY = 1 << 30
 _FRESH = 0.2
@@ -85,6 +89,12 @@ class Task:
         What the model does, in place of the kernel's preset.
     toggles : bool
         Whether to look which toggles take a difference away.
+    once : bool
+        Of each cause make one difference short: see :mod:`.causes`.
+    short : bool
+        Whether differences are made short at all.
+    known : list of str
+        Changes of toggles that are known to take differences away.
     """
 
     kernel: str
@@ -96,6 +106,9 @@ class Task:
     corpus: str = ""
     behaviour: str = ""
     toggles: bool = False
+    once: bool = False
+    short: bool = True
+    known: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -120,6 +133,8 @@ class Outcome:
         How many toggles were tried, the newest first; fewer than there are where time was up.
     reach : dict
         Of a function, instead of a comparison: see :class:`.steer.Function`.
+    shape : list of str
+        How the difference looks: see :func:`.causes.shape_of`.
     """
 
     kernel: str
@@ -136,6 +151,7 @@ class Outcome:
     toggles: list[str] = field(default_factory=list)
     tried: int = 0
     reach: dict[str, Any] = field(default_factory=dict)
+    shape: list[str] = field(default_factory=list)
 
 
 def files_of(kind: str, seed: int, most: int) -> int:
@@ -155,7 +171,7 @@ def work(task: Task, seen: Callable[[Outcome], None] = _unseen) -> Generator[Out
     """Do what a task says; `seen` gets what differs before it is made short."""
     with _closed_at_last(start(task.kernel, memory=_MEMORY, limit=_LIMIT)) as kernel:
         kernel.start()
-        bench = Bench(kernel, seen=seen, chosen=task.behaviour)
+        bench = Bench(kernel, seen=seen, chosen=task.behaviour, known=[*task.known])
         for kind in task.kinds if task.images else ():
             for image in task.images:
                 yield _of_image(bench, task.kernel, kind, Path(image))
@@ -254,33 +270,27 @@ def _of_scenario(
     chosen = KINDS[kind]
     outcome = Outcome(task.kernel, bench.kernel.release, kind, case, files)
     found = _compared(bench, outcome, lambda: chosen.compare(bench, scenario))
-    if found:
-        bench.seen(_told(outcome, found))
-        scenario, shortest = _shortest(bench, chosen, scenario, found)
-        found.append(shortest)
-        outcome.scenario = lines_of(scenario)
+
+    def differs() -> Exception | None:
+        errors = (_difference(lambda: chosen.compare(bench, scenario)) for _ in range(_TIMES))
+        return next(filter(None, errors), None)
+
+    _told(outcome, found)
+    if not found or (task.once and is_known(bench, outcome, differs)):
+        return outcome
+    bench.seen(outcome)
+    with changed(bench, bench.known):
+        if bench.known:
+            found = [*filter(None, (differs() for _ in range(_TIMES)))] or found
+        if task.short:
+            scenario, shortest = _shortest(bench, chosen, scenario, found)
+            found.append(shortest)
+            outcome.scenario = lines_of(scenario)
         if task.toggles:
-            outcome.toggles, outcome.tried = _toggles(bench, chosen, scenario)
+            outcome.toggles, outcome.tried = toggles(bench, differs, _SHRINKING)
+    if task.once:
+        remember(bench, _told(outcome, found))
     return _told(outcome, found)
-
-
-def _toggles(bench: Bench, kind: Kind, scenario: Scenario) -> tuple[list[str], int]:
-    """Look for a minute which toggles take a difference away, the newest first; and at how many."""
-    chosen, base = bench.chosen, bench.behaviour
-    end, found, tried = time.monotonic() + _SHRINKING, list[str](), 0
-    with warnings.catch_warnings(action="ignore", category=BehaviourWarning):
-        for patch in reversed(Patch):
-            if time.monotonic() > end:
-                break
-            if patch.asked is Asked.NOWHERE:
-                continue
-            tried += 1
-            change = f"{'-' if patch in Behaviour.parse(base) else '+'} {patch}"
-            bench.chosen = f"{base} {change}"
-            if not any(_difference(lambda: kind.compare(bench, scenario)) for _ in range(_TIMES)):
-                found.append(change)
-    bench.chosen = chosen
-    return found, tried
 
 
 def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> list[Exception]:
@@ -311,6 +321,7 @@ def _told(outcome: Outcome, found: Sequence[Exception]) -> Outcome:
     if found:
         outcome.difference = str(found[-1]) or repr(found[-1])
         outcome.by_kernel, outcome.by_model = _sides(found[-1])
+        outcome.shape = shape_of(found[-1])
     return outcome
 
 
