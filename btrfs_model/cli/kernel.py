@@ -59,9 +59,9 @@ def kernel(
     what is stored, streams and extents, what a mount makes of a log. It names the toggles between
     the two, and commits whose titles fit.
 
-    build makes a User-Mode Linux whose btrfs counts what it runs. TREE is the source of a kernel,
-    which is left as it is. It takes some minutes, and gcc, make, flex, bison and bc. The program is
-    DIR/linux.
+    build makes a User-Mode Linux whose btrfs counts what it runs, and has its tracepoints. TREE is
+    the source of a kernel, which is left as it is. It takes some minutes, and gcc, make, flex, bison
+    and bc. The program is DIR/linux.
     """
     import pandas as pd
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,11 @@ from btrfs_model.cli.flags import (
 from btrfs_model.cli.times import print_time, timed_on
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from btrfs_model.base.counters import Work
     from btrfs_model.experiments.scenario.operations import Step
+    from btrfs_model.mount.log.trace import Trace
     from btrfs_model.mount.writable import WritableFilesystem
 
 
@@ -139,6 +143,7 @@ def mkfs(
         "btrfs-model run s.json -o disk.img --size 1G",
         "btrfs-model run ops.jsonl.zst -o disk.img --behaviour v5.10",
         "btrfs-model run scenario.json -o disk.img --work fsyncs.json",
+        "btrfs-model run scenario.json -o disk.img --trace",
     ),
 )
 @click.argument("scenario", type=click.Path(path_type=Path))
@@ -148,6 +153,9 @@ def mkfs(
 @click.option("--seed", default=0, show_default=True, help="What uuids and times come from.")
 @behaviour_option()
 @work_option("Write how often each kernel function was called, a list of the fsyncs.")
+@click.option("--trace", is_flag=True,
+              help="Print what fsyncs, renames, links and unlinks decide, a row for each "
+              "tracepoint of Linux 7.2.")  # fmt: skip
 @machine_option
 def run(
     scenario: Path,
@@ -156,6 +164,7 @@ def run(
     seed: int,
     behaviour: str,
     work: Path | None,
+    trace: bool,
     machine: str | None,
 ) -> None:
     """Carry out the operations of SCENARIO on a new filesystem and write its image.
@@ -174,6 +183,7 @@ def run(
     computes = timed_on(machine, work)
     loaded = load_scenario(scenario)
     fsyncs: list[dict[str, Any]] = []
+    traced: list[tuple[Step, Trace]] = []
     written: list[Path] = []
 
     def crashed(fs: WritableFilesystem, number: int) -> None:
@@ -195,6 +205,7 @@ def run(
                 step=step,
                 crashed=crashed,
                 synced=synced,
+                traced=traced if trace else None,
             ) as fs,
         ):
             fs.save(image)
@@ -203,11 +214,24 @@ def run(
             path.unlink(missing_ok=True)
         raise
     write_json(work, fsyncs)
+    if trace:
+        print_table(_decided(traced), as_json=False)
     for one in fsyncs:
         if computes is not None and one["how"] == "log":
             print_time(one["step"], computes, one["work"])
         elif computes is not None:
             click.echo(f"{one['step']}: {one['how']}", err=True)
+
+
+def _decided(traced: Sequence[tuple[Step, Trace]]) -> pd.DataFrame:
+    """Return a row for each event, with the operation that it is of."""
+    import pandas as pd
+
+    tables = [one.table.assign(step=str(step)) for step, one in traced if one.events]
+    if not tables:
+        return pd.DataFrame(columns=["step"])
+    table = pd.concat(tables, ignore_index=True)
+    return table[["step", *table.columns.drop("step")]]
 
 
 @click.command(

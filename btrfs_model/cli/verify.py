@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.verify.run import Outcome
 
 _KINDS = ("send", "log", "replay", "fiemap", "data", "quotas", "reads", "full", "images")
-_COUNTS, _TIME = "counts", "time"
+_COUNTS, _TIME, _TRACE = "counts", "time", "trace"
 _OF_IMAGES = ("send", "fiemap", "reads")
 _SEEDS = 10
 _MANY = 100_000
@@ -46,7 +46,7 @@ _FEW, _MOST = 10_000, 1_000_000
         "btrfs-model verify time --kernel uml --kernel native --scale 0.1 -o times.json",
     ),
 )
-@click.argument("what", nargs=-1, type=click.Choice([*_KINDS, _COUNTS, _TIME]))
+@click.argument("what", nargs=-1, type=click.Choice([*_KINDS, _TRACE, _COUNTS, _TIME]))
 @click.option("--kernel", "kernels", multiple=True, default=("uml",), show_default=True,
               metavar="native|uml|SUITE|PATH|qemu:VERSION",
               help="This machine's kernel (root), Debian's User-Mode Linux, that of another suite "
@@ -107,6 +107,9 @@ def verify(
     (what groups count). It is also reads (what a cold send reads), full (how much goes in) or
     images (kernels use what the model made). All of these by default. Kernels run at the same time.
     A difference is made short and written with what both say. Exit status 1 when there is one.
+
+    WHAT is trace: what fsyncs, renames, links and unlinks decide, one tracepoint after the other,
+    in a Linux 7.2 of `btrfs-model kernel build`.
 
     WHAT is counts: the five workloads at a small scale, and how often each function runs, in a
     kernel of `btrfs-model kernel build`.

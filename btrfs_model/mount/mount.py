@@ -19,6 +19,7 @@ from btrfs_model.mount.delayed_node import DelayedItems
 from btrfs_model.mount.files.pages import BLOCKSIZE, DirtyBytes
 from btrfs_model.mount.live_inode import LiveInode, LiveSubvolume
 from btrfs_model.mount.log.state import TreeLogs
+from btrfs_model.mount.log.trace import Trace
 from btrfs_model.mount.machine import Machine
 from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
@@ -83,6 +84,7 @@ class Mount(Filesystem):
     `live_subvolumes` (dict): the inodes in memory, by subvolume.
     `delayed` (DelayedItems): what reaches the trees with the next commit.
     `tree_logs` (TreeLogs): what fsync writes instead of a commit.
+    `traces` (list of Trace): who is told what fsyncs decide.
     `reservations` (Reservations): what calls reserve of the room for metadata.
     `quotas` (Quotas): the quota groups.
     `dirty_files` (dict): files with data that wait for writeback, in the order in which they became
@@ -156,6 +158,7 @@ class Mount(Filesystem):
         self.live_subvolumes: dict[int, LiveSubvolume] = {}
         self.delayed = DelayedItems(self.nodesize)
         self.tree_logs = TreeLogs()
+        self.traces: list[Trace] = []
         self.reservations = Reservations(self.writer)
         self.quotas = Quotas()
         self.dirty_files: dict[tuple[int, int], LiveInode] = {}

@@ -28,6 +28,7 @@ from collections.abc import Callable
 
 from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.log.log_tree import free_logs
+from btrfs_model.mount.log.trace import tell
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
 from btrfs_model.mount.roots.load import group_tree
@@ -134,6 +135,8 @@ def _commit(fs: Mount) -> bool:
     run_delayed_items(fs)
     if not _anything_changed(fs):
         return False
+    if fs.traces:
+        tell(fs.traces, "transaction_commit", {"generation": fs.transid})
     grow_metadata(fs)
     fs.writer.run_refs()
     free_logs(fs)

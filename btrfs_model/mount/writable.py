@@ -19,7 +19,8 @@ import errno
 import os
 import random
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
 from btrfs_model.base.arguments import checked, renamed
@@ -37,6 +38,7 @@ from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
 from btrfs_model.mount.delayed_inode import batches
 from btrfs_model.mount.files.writeback import flush_delalloc, write_files_back
 from btrfs_model.mount.log.replay.recover import recover_log_trees
+from btrfs_model.mount.log.trace import Trace
 from btrfs_model.mount.mkfs.format import format_device
 from btrfs_model.mount.mkfs.identity import choose_identity
 from btrfs_model.mount.mkfs.layout import Format
@@ -305,6 +307,30 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
                 stacklevel=3,
             )
         return transaction.commit(self)
+
+    @contextmanager
+    def trace(self) -> Iterator[Trace]:
+        """Collect what fsyncs decide inside the ``with`` block, as tracepoints of Linux 7.2 do.
+
+        ::
+
+            with fs.trace() as trace:
+                fs.fsync("d/file")
+            print(trace.table)
+
+        A log as kernels before 6.1 write it has the events of the fsync itself alone.
+
+        Yields
+        ------
+        Trace
+            ``events`` by name, with the kernel's fields; ``table``.
+        """
+        trace = Trace()
+        self.traces.append(trace)
+        try:
+            yield trace
+        finally:
+            self.traces.remove(trace)
 
     @exclusive
     def sync(self, *, cyclic: bool = False) -> None:

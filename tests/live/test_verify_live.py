@@ -20,6 +20,7 @@ from traces import last_traces, traces
 
 import btrfs_model.cli.verify as verify_cli
 import btrfs_model.questions.send.ioctl as send_ioctl
+from btrfs_model.base.errors import KernelFailedError
 from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
@@ -30,6 +31,10 @@ from btrfs_model.experiments.verify.run import Task
 from btrfs_model.kernels import debian
 from btrfs_model.kernels.choice import start
 
+ANYWHERE = [kind for kind in kinds.KINDS if kind != "trace"]
+"""What is compared on any kernel."""
+TRACED = os.environ.get("BTRFS_MODEL_TRACED", "")
+"""A Linux 7.2 of ``btrfs-model kernel build``: the program."""
 NAMES = {"machine": "native", "uml": "uml"}
 KERNELS = [pytest.param(NAMES[name], marks=mark) for name, mark in judges.MARKS.items()]
 
@@ -41,9 +46,27 @@ KERNELS = [pytest.param(NAMES[name], marks=mark) for name, mark in judges.MARKS.
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_difference(kernel: str) -> None:
     seeds = range(50 if corpus.LONG else 2)
-    found = list(run.verify([Task(kernel, [*kinds.KINDS], list(seeds))], lambda text: None))
-    assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds.KINDS))
+    found = list(run.verify([Task(kernel, ANYWHERE, list(seeds))], lambda text: None))
+    assert [one.difference for one in found] == [""] * (len(seeds) * len(ANYWHERE))
     assert all(one.compared for one in found)
+
+
+@pytest.mark.skipif(not TRACED, reason="no kernel with tracepoints of logs (BTRFS_MODEL_TRACED)")
+@pytest.mark.claim(
+    "What fsyncs, renames, links and unlinks decide is what Linux 7.2 tells by its tracepoints, "
+    "one event after the other."
+)
+def test_no_difference_in_what_tracepoints_tell() -> None:
+    seeds = range(50 if corpus.LONG else 5)
+    found = list(run.verify([Task(TRACED, ["trace"], list(seeds))], lambda text: None))
+    assert [one.difference for one in found] == [""] * len(seeds)
+    assert sum(one.compared["events"] for one in found) > 20 * len(seeds)
+
+
+@judges.MARKS["uml"]
+def test_a_kernel_without_tracepoints_of_logs_is_refused() -> None:
+    with pytest.raises(KernelFailedError, match="has no tracepoint"):
+        list(run.verify([Task("uml", ["trace"], [0])], lambda text: None))
 
 
 SUITES = [one.name for one in debian.unpacked()]
@@ -53,7 +76,7 @@ SUITES = [one.name for one in debian.unpacked()]
 @pytest.mark.parametrize("kernel", SUITES)
 def test_no_difference_with_kernels_of_other_suites(kernel: str) -> None:
     """All that is compared with any release; how much goes in depends on it."""
-    kinds_of_all = [kind for kind in kinds.KINDS if kind != "full"]
+    kinds_of_all = [kind for kind in ANYWHERE if kind != "full"]
     seeds = range(50 if corpus.LONG else 2)
     found = list(run.verify([Task(kernel, kinds_of_all, list(seeds))], lambda text: None))
     assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds_of_all))

@@ -301,13 +301,13 @@ def test_what_was_reached_before_is_not_new() -> None:
 
 
 def test_what_cannot_be_reached_is_told_with_its_reason(tmp_path: Path) -> None:
-    (tmp_path / "unreachable.toml").write_text(
+    (tmp_path / "unreachable-6.1.toml").write_text(
         'reasons = {memory = "no memory"}\n'
         '["send.c"]\n'
         'send = {lines = 9, memory = "1-2 5"}\n'
         'other = {lines = 4, memory = "0"}\n'
     )
-    reach = Reach(listed=unreachable(tmp_path))
+    reach = Reach(listed=unreachable(tmp_path, "6.1.192"))
     counts = gcov.Counts(places={"send": ("send.c", 11, 19), "other": ("send.c", 21, 25)})
     counts.lines.update({("send.c", line): line == 13 for line in (11, 12, 13, 16, 21)})
     reach.add(counts)
@@ -316,13 +316,18 @@ def test_what_cannot_be_reached_is_told_with_its_reason(tmp_path: Path) -> None:
         Function("send.c", "send", 4, 1, 0, 0, {"no memory": 2}, [11], [13]),
         Function("send.c", "other", 1, 0, 0, 0, {}, [21], []),
     ]
-    assert unreachable(tmp_path / "nowhere") == {}
+    assert unreachable(tmp_path / "nowhere", "6.1") == unreachable(tmp_path, "5.10") == {}
+    (tmp_path / "unreachable-7.2.toml").write_text("reasons = {}\n")
+    assert unreachable(tmp_path, "6.18.44") == unreachable(tmp_path, "6.1.192")
+    assert unreachable(tmp_path, "7.2.13") == {}
 
 
 def test_the_list_of_what_cannot_be_reached_names_lines_that_there_are() -> None:
-    listed = unreachable(PROJECT / "data/verify")
-    assert {file for file, _, _ in listed} == {"backref.c", "extent_io.c", "send.c", "tree-log.c"}
-    assert all(lines and max(lines) < count for (_, _, count), lines in listed.items())
+    files = {"backref.c", "send.c", "tree-log.c"}
+    for release, fiemap in (("6.1.192", "extent_io.c"), ("7.2.13", "fiemap.c")):
+        listed = unreachable(PROJECT / "data/verify", release)
+        assert {file for file, _, _ in listed} == {*files, fiemap}
+        assert all(lines and max(lines) < count for (_, _, count), lines in listed.items())
 
 
 def test_a_corpus_is_read_as_it_was_kept(tmp_path: Path) -> None:

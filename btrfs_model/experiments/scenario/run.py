@@ -16,6 +16,7 @@ from btrfs_model.experiments.scenario.operations import ERRNOS, ScenarioError, S
 from btrfs_model.kernels.inside.fill import data_of
 from btrfs_model.mount.calls.names import RENAME_EXCHANGE
 from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.log.trace import Trace
 from btrfs_model.mount.mkfs.options import parse_mkfs_options
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.fiemap.mounted import fiemap_mounted
@@ -37,6 +38,7 @@ def run_scenario(
     step: Callable[[str], None] = lambda text: None,
     crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None,
     synced: Callable[[Step, str, Work], None] = lambda step, how, work: None,
+    traced: list[tuple[Step, Trace]] | None = None,
 ) -> WritableFilesystem:
     """Carry out a scenario.
 
@@ -63,6 +65,8 @@ def run_scenario(
     synced : callable
         Called after each fsync with its step, what it came to (``log``, ``commit``, ``none``), and
         the work that was counted.
+    traced : list, optional
+        Gets each operation with what it told who traces it.
 
     Returns
     -------
@@ -83,7 +87,12 @@ def run_scenario(
     try:
         for one in scenario.steps:
             step(str(one))
-            runner.take(one)
+            if traced is None or one.name == "mkfs":
+                runner.take(one)
+                continue
+            with runner.fs().trace() as trace:
+                traced.append((one, trace))
+                runner.take(one)
         fs = runner.fs()
         fs.sync()
     except BaseException:

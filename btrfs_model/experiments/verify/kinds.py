@@ -25,6 +25,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.verify.bench import Bench, first_that_differs
 from btrfs_model.experiments.verify.data import compare_data, random_data
+from btrfs_model.experiments.verify.events import compare_events
 from btrfs_model.experiments.verify.full import compare_full, random_full
 from btrfs_model.experiments.verify.listing import (
     model_listing,
@@ -438,5 +439,6 @@ KINDS: dict[str, Kind] = {
     "reads": Kind(random_tree, _of_image(compare_reads), compare_reads),
     "full": Kind(lambda seed, files: random_full(seed), compare_full),
     "images": Kind(_image_scenario, compare_images, most=10_000),
+    "trace": Kind(lambda seed, files: random_log(seed), compare_events),
 }  # fmt: skip
 """All kinds by name, in the order in which they are told of."""

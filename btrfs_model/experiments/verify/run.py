@@ -35,6 +35,7 @@ from btrfs_model.experiments.verify.causes import (
     shape_of,
     toggles,
 )
+from btrfs_model.experiments.verify.events import check_traces
 from btrfs_model.experiments.verify.kinds import KINDS, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.steer import (
@@ -171,6 +172,8 @@ def work(task: Task, seen: Callable[[Outcome], None] = _unseen) -> Generator[Out
     """Do what a task says; `seen` gets what differs before it is made short."""
     with _closed_at_last(start(task.kernel, memory=_MEMORY, limit=_LIMIT)) as kernel:
         kernel.start()
+        if "trace" in task.kinds:
+            check_traces(kernel)
         bench = Bench(kernel, seen=seen, chosen=task.behaviour, known=[*task.known])
         for kind in task.kinds if task.images else ():
             for image in task.images:
@@ -224,7 +227,7 @@ def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
 def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
     """Compare on a corpus; on a kernel that counts then on what is made of it, steered by that."""
     kernel, folder = bench.kernel, Path(task.corpus)
-    reach = Reach(listed=unreachable(folder))
+    reach = Reach(listed=unreachable(folder, kernel.release))
     known = [(kind, one) for kind, one in corpus(folder) if kind in task.kinds]
     counting = kernel if isinstance(kernel, Uml) and gcov.why_not(kernel.binary) == "" else None
     choice, number = random.Random(f"steered {time.time_ns()}"), 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +24,11 @@ from btrfs_model.experiments.scenario.operations import Step
 from btrfs_model.experiments.scenario.run import Runner
 from btrfs_model.kernels.inside import operations
 from btrfs_model.kernels.inside.mounts import Place
+from btrfs_model.kernels.inside.traced import OneEvent
+from btrfs_model.kernels.inside.traced import take as take_traced
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.timings import make_filesystem
+from btrfs_model.mount.log.trace import Event
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.volume.forest import Forest
 
@@ -45,7 +48,8 @@ class Ran:
     """How the operations after the mount ended (errno names), what each fsync came to.
 
     And what each file that was mapped said. Of the model also the work of all fsyncs, and whether a
-    worker ran delayed items, which a kernel's does sooner or later by chance.
+    worker ran delayed items, which a kernel's does sooner or later by chance. Where it is traced,
+    the events of each operation.
     """
 
     ended: list[str] = field(default_factory=list)
@@ -53,6 +57,7 @@ class Ran:
     mapped: list[operations.Mapped] = field(default_factory=list)
     work: Counter[str] = field(default_factory=Counter, compare=False)
     by_chance: bool = field(default=False, compare=False)
+    events: list[list[Event]] = field(default_factory=list)
 
 
 def operations_of(scenario: Scenario) -> list[operations.OneStep]:
@@ -81,19 +86,27 @@ def mount_options(scenario: Scenario) -> str:
 
 
 def in_the_kernel(
-    kernel: Kernel, scenario: Scenario, image: Path, crash: Path | None = None, size: int = SIZE
-) -> Ran:
-    """Carry a scenario out; `crash` becomes a copy of the device at its end, still mounted."""
+    kernel: Kernel, scenario: Scenario, image: Path, crash: Path | None = None, size: int = SIZE,
+    *, traces: Sequence[str] = (),
+) -> Ran:  # fmt: skip
+    """Carry a scenario out; `crash` becomes a copy of the device at its end, still mounted.
+
+    `traces`: names of tracepoints that are listened to.
+    """
     made_by_mkfs(scenario, image, size)
     with kernel.attached(image, read_only=False) as source:
         place = Place(source=source, top=kernel.top, options=mount_options(scenario))
         kernel.call(operations.begin, place)
         steps = [step for step in operations_of(scenario) if step[0] != "crash"]
-        taken = kernel.call(operations.take, steps)
+        events: list[list[OneEvent]] = []
+        if traces:
+            taken, events = kernel.call(take_traced, steps, traces)
+        else:
+            taken = kernel.call(operations.take, steps)
         if crash is not None:
             subprocess.run(["cp", "--sparse=always", str(image), str(crash)], check=True)
         kernel.call(operations.end)
-    return Ran(**taken)
+    return Ran(**taken, events=[[Event(*one) for one in some] for some in events])
 
 
 class _Model(Runner):
@@ -107,6 +120,17 @@ class _Model(Runner):
         for handle in list(self.open):
             self.do_close(handle)
         super().do_remount(options)
+
+
+def _telling(model: _Model, ran: Ran) -> Callable[[Step], None]:
+    """Carry out operations, with the events of each."""
+
+    def carry_out(step: Step) -> None:
+        with model.fs().trace() as trace:
+            ran.events.append(trace.events)
+            model.carry_out(step)
+
+    return carry_out
 
 
 def ended(carry_out: Callable[[Step], None], steps: Iterable[Step]) -> list[str]:
@@ -133,11 +157,11 @@ def references_to(forest: Forest, logical: int, ignore: bool) -> list[list[int]]
 @contextmanager
 def in_the_model(
     scenario: Scenario, behaviour: str | Behaviour, crash: Path | None = None, size: int = SIZE,
-    *, late_extents: bool = False,
+    *, late_extents: bool = False, trace: bool = False,
 ) -> Iterator[tuple[WritableFilesystem, Ran]]:  # fmt: skip
     """Carry a scenario out as a kernel does; the filesystem, committed if it did not crash.
 
-    `late_extents`: see :class:`.Machine`.
+    `late_extents`: see :class:`.Machine`. `trace`: whether events are listened to.
     """
     model, ran = _Model(scenario, size, 0), Ran()
     model.asynchronous = True
@@ -159,7 +183,8 @@ def in_the_model(
             model.carry_out(step)
         model.fs().sync()
         model.fs().machine.late_extents = late_extents
-        ran.ended = ended(model.carry_out, (s for s in scenario.steps[2:] if s.name != "crash"))
+        carry_out = _telling(model, ran) if trace else model.carry_out
+        ran.ended = ended(carry_out, (s for s in scenario.steps[2:] if s.name != "crash"))
         ran.by_chance = model.fs().machine.worked > 0
         if crash is not None:
             model.fs().save_crash(crash)

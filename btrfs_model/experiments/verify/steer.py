@@ -2,14 +2,15 @@
 """Scenarios steered by what a kernel runs: those are kept that reach what none reached before.
 
 A corpus is a folder of scenarios, each named by its kind, ``KIND-NAME.json``; of the kinds ``log``
-and ``replay`` each is compared as both. ``unreachable.toml`` in it says which lines of the kernel
-no scenario can reach, and why.
+and ``replay`` each is compared as both. ``unreachable-RELEASE.toml`` in it says which lines of this
+kernel no scenario can reach, and why.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -25,10 +26,10 @@ from btrfs_model.kernels import gcov
 from btrfs_model.kernels.inside import counted
 from btrfs_model.kernels.uml import Uml
 
-FILES = ("send.c", "tree-log.c", "backref.c", "ctree.c", "extent_io.c")
+FILES = ("send.c", "tree-log.c", "backref.c", "ctree.c", "fiemap.c", "extent_io.c")
 """Files of ``fs/btrfs`` whose lines steer."""
 _WHOLE = {"extent_io.c": "fiemap"}
-"""Of this file only functions with this in their name."""
+"""Of this file only functions with this in their name; since 6.9 they have a file of their own."""
 _LENGTHS = (1, 1, 2, 3, 8, 20)
 
 _CRASHED = ("log", "replay")
@@ -36,8 +37,15 @@ _CRASHED = ("log", "replay")
 Place = tuple[Any, ...]
 
 
-def unreachable(folder: Path) -> dict[tuple[str, str, int], dict[int, str]]:
+def unreachable(folder: Path, release: str) -> dict[tuple[str, str, int], dict[int, str]]:
     """Read which lines no scenario can reach.
+
+    Parameters
+    ----------
+    folder : Path
+        The corpus.
+    release : str
+        Of the kernel; the list is that of the newest one that is no newer.
 
     Returns
     -------
@@ -45,10 +53,13 @@ def unreachable(folder: Path) -> dict[tuple[str, str, int], dict[int, str]]:
         By file, function and how many lines that has, its lines, the first of which is 0, with the
         reason. A function of another length is of another kernel.
     """
-    path = folder / "unreachable.toml"
-    if not path.is_file():
+    lists = {
+        _numbers(path.stem.partition("-")[2]): path for path in folder.glob("unreachable-*.toml")
+    }
+    known = [number for number in lists if number <= _numbers(release)]
+    if not known:
         return {}
-    doc = tomllib.loads(path.read_text())
+    doc = tomllib.loads(lists[max(known)].read_text())
     reasons = doc.pop("reasons")
     found = {}
     for file, functions in doc.items():
@@ -61,6 +72,10 @@ def unreachable(folder: Path) -> dict[tuple[str, str, int], dict[int, str]]:
             }  # fmt: skip
             found[file, name, listed["lines"]] = lines
     return found
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", release)))
 
 
 def _range(text: str) -> range:

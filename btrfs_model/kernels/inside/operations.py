@@ -58,6 +58,7 @@ class Operations(KernelCalls):
         self.mapped: list[Mapped] = []
         self.waits = False
         self.before: Callable[[], None] = lambda: None  # just before each fsync
+        self.each: Callable[[], None] = lambda: None  # just before each operation
         self._mount = ExitStack()
         self.do_mount(place["options"])
 
@@ -78,6 +79,7 @@ class Operations(KernelCalls):
 
     def _end_of(self, name: str, arguments: Mapping[str, Any]) -> str:
         call = getattr(self, f"do_{name}", None) or getattr(self, _CALLS.get(name, name))
+        self.each()
         try:
             call(*(os.fsdecode(value) if isinstance(value, bytes) and key != "value" else value
                    for key, value in arguments.items()))  # fmt: skip
@@ -250,9 +252,10 @@ def _at_a_tick(step: OneStep) -> OneStep:
     return step
 
 
-def take(steps: Sequence[OneStep]) -> Taken:
-    """Carry out operations."""
+def take(steps: Sequence[OneStep], each: Callable[[], None] = lambda: None) -> Taken:
+    """Carry out operations; `each` is called just before one."""
     operations = _running[0]
+    operations.each = each
     operations.synced, operations.mapped = [], []
     ended = operations.take(steps)
     return Taken(ended=ended, synced=operations.synced, mapped=operations.mapped)

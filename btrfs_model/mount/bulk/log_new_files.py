@@ -62,7 +62,7 @@ class PlainFiles:
         self._loaded = loaded
         self.mask = np.zeros(len(entries), bool)
         regular = entries["type"] == int(FileType.REG_FILE)
-        if not regular.any():
+        if fs.traces or not regular.any():  # who traces is told of each
             return
         # in the order of their numbers, as the tree has them
         self._order = np.argsort(entries["child"])

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.log.log_tree import need_full_sync
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import cow_leaf
 from btrfs_model.ondisk.constants import FileExtentType
@@ -347,7 +348,7 @@ def insert_regular(fs: Mount, inode: LiveInode, start: int, payload: bytes, *, n
 
 def insert_inline(fs: Mount, inode: LiveInode, payload: bytes, drop_end: int) -> None:
     """Put an inline extent at 0, in the place of what lies before `drop_end`."""
-    inode.log.full_sync = True
+    need_full_sync(fs, inode)
     found = _replace_extents(fs, inode, 0, drop_end, payload)
     inode.item.nbytes += FILE_EXTENT_HEAD.unpack(payload).ram_bytes - found
 

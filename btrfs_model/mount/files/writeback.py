@@ -44,6 +44,7 @@ from btrfs_model.mount.files.prealloc import can_nocow, mark_extent_written
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
 from btrfs_model.mount.inode import mark_inode_dirty, mark_inodes_dirty
 from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.log.log_tree import need_full_sync
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_metadata, stays_enough
 from btrfs_model.mount.space.data import reserve_data
@@ -182,7 +183,7 @@ def _write_whole(fs: Mount, root: int, files: list[LiveInode]) -> int:
         item, pages, length = inode.item, inode.pages, data.size
         end = start + length
         if end <= inline:
-            inode.log.full_sync = True
+            need_full_sync(fs, inode)
         else:
             length = align(length, fs.sectorsize)
             note_modified(fs, inode, start, start + length)

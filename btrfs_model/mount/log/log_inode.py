@@ -24,7 +24,7 @@ from btrfs_model.mount.bulk.log_new_files import PlainFiles
 from btrfs_model.mount.delayed_inode import run_inode, run_node
 from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import LiveInode, file_type
-from btrfs_model.mount.log import log_extents
+from btrfs_model.mount.log import events, log_extents
 from btrfs_model.mount.log.log_dir import (
     DelayedEntries,
     entries_of,
@@ -84,6 +84,11 @@ def log_inode(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> 
     Raises OSError: the same, and the log is not whole any more.
     """
     current().count("btrfs_log_inode")
+    with events.log_inode(fs, inode, ctx, exists=exists):
+        _log_inode(fs, inode, ctx, exists)
+
+
+def _log_inode(fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool) -> None:
     full_dir = inode.is_dir and not exists
     delays = Patch.LOG_DELAYED_ITEMS in fs.behaviour and not ctx.logging_new_delayed_dentries
     if (full_dir and not delays) or (inode.is_dir and Patch.LOG_DELAYED_ITEMS not in fs.behaviour):
@@ -346,6 +351,11 @@ def _search_overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, 
 
 def _add_conflicting_inode(fs: Mount, root: int, ino: int, parent: int, ctx: LogContext) -> None:
     """``add_conflicting_inode()``."""
+    with events.add_conflicting_inode(fs, ctx, ino, parent):
+        _check_conflicting_inode(fs, root, ino, parent, ctx)
+
+
+def _check_conflicting_inode(fs: Mount, root: int, ino: int, parent: int, ctx: LogContext) -> None:
     if ctx.conflict_count >= _MAX_CONFLICTS:
         raise ForceCommit
     inode = get_inode(fs, root, ino)
@@ -357,15 +367,20 @@ def _add_conflicting_inode(fs: Mount, root: int, ino: int, parent: int, ctx: Log
             return
     elif not need_log_inode(fs, inode):
         return
-    elif (
-        inode.is_dir
-        and inode.log.last_unlink_trans >= fs.transid
-        and Patch.LOG_MOVED_CONFLICTS in fs.behaviour
-    ):
-        # it was moved: a replay could give it two names (can_log_conflicting_inode())
-        raise ForceCommit
+    else:
+        _check_moved(fs, inode)
     ctx.conflicts.append((ino, parent))
     ctx.conflict_count += 1
+
+
+def _check_moved(fs: Mount, inode: LiveInode) -> None:
+    """Force a commit where a directory lost its name, or names in it went to others.
+
+    A replay could give a directory two names (``can_log_conflicting_inode()``).
+    """
+    moved = inode.is_dir and inode.log.last_unlink_trans >= fs.transid
+    if moved and Patch.LOG_MOVED_CONFLICTS in fs.behaviour:
+        raise ForceCommit
 
 
 def get_inode(fs: Mount, root: int, ino: int) -> LiveInode | None:
@@ -380,9 +395,15 @@ def get_inode(fs: Mount, root: int, ino: int) -> LiveInode | None:
 
 def _log_conflicting_inodes(fs: Mount, root: int, ctx: LogContext) -> None:
     """``log_conflicting_inodes()``."""
-    if ctx.logging_conflict_inodes:
+    if ctx.logging_conflict_inodes or not ctx.conflicts:
         return
     ctx.logging_conflict_inodes = True
+    with events.log_conflicting_inodes(fs, ctx):
+        _log_conflicts(fs, root, ctx)
+    ctx.logging_conflict_inodes = False
+
+
+def _log_conflicts(fs: Mount, root: int, ctx: LogContext) -> None:
     dentries = ctx.log_new_dentries
     while ctx.conflicts:
         ino, parent = ctx.conflicts.popleft()
@@ -396,12 +417,12 @@ def _log_conflicting_inodes(fs: Mount, root: int, ctx: LogContext) -> None:
             log_inode(fs, directory, ctx, exists=False)
             dentries = ctx.log_new_dentries
             continue
+        _check_moved(fs, directory)
         ctx.log_new_dentries = False
         log_inode(fs, directory, ctx, exists=False)
         if ctx.log_new_dentries:
             log_new_dentries(fs, directory, ctx)
     ctx.log_new_dentries = dentries
-    ctx.logging_conflict_inodes = False
 
 
 # ------------------------------------------------------------------------------- new dentries --
@@ -411,10 +432,13 @@ def _log_new_delayed_dentries(
     fs: Mount, inode: LiveInode, delayed: DelayedEntries, ctx: LogContext
 ) -> None:
     """Log the inodes of delayed entries (``log_new_delayed_dentries()``)."""
+    if not delayed.insertions:
+        return
     before = ctx.log_new_dentries
-    ctx.logging_new_delayed_dentries = True
-    for other in _log_entries(fs, inode, entries_of(delayed.insertions), ctx):
-        log_new_dentries(fs, other, ctx)
+    with events.of_inode(fs, "log_new_delayed_dentries", inode):
+        ctx.logging_new_delayed_dentries = True
+        for other in _log_entries(fs, inode, entries_of(delayed.insertions), ctx):
+            log_new_dentries(fs, other, ctx)
     ctx.log_new_dentries = before
     ctx.logging_new_delayed_dentries = False
 
@@ -423,6 +447,11 @@ def log_new_dentries(fs: Mount, start: LiveInode, ctx: LogContext) -> None:
     """Log the inodes of a directory's new entries, and of those below (``..._dir_dentries()``)."""
     if ctx.new_name and Patch.LOG_NEW_NAME_DENTRIES not in fs.behaviour:
         return
+    with events.of_inode(fs, "log_new_dir_dentries", start):
+        _walk_new_dentries(fs, start, ctx)
+
+
+def _walk_new_dentries(fs: Mount, start: LiveInode, ctx: LogContext) -> None:
     waiting: deque[LiveInode] = deque([start])
     while waiting:
         directory = waiting.popleft()

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from btrfs_model.base.counters import Work
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, RootLog, log_tree_id
+from btrfs_model.mount.log.trace import tell
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import delete_inode_ref, delete_one_dir_name, dir_item_key
 from btrfs_model.ondisk.items import dir_items, inode_names
@@ -166,6 +167,17 @@ def note_change(fs: Mount, inode: LiveInode) -> None:
         state.last_log_commit = root.last_log_commit
 
 
+def need_full_sync(fs: Mount, inode: LiveInode) -> None:
+    """Let the next fsync log an inode whose item was updated as a whole.
+
+    As the last fsync may have forgotten a clone of this transaction, there is one again
+    (``btrfs_set_inode_full_sync()``).
+    """
+    inode.log.full_sync = True
+    if not _is_old(fs):
+        inode.log.last_reflink_trans = fs.transid
+
+
 def parents(item: Item) -> list[int]:
     """Return the directories of the names in an INODE_REF or INODE_EXTREF item."""
     if item.key.type == ItemType.INODE_REF:
@@ -191,6 +203,10 @@ def get_logged(fs: Mount, root: int, key: RawKey) -> bytes | None:
 
 def record_unlink(fs: Mount, directory: LiveInode, inode: LiveInode, *, for_rename: bool) -> None:
     """Note that a name goes, for good or for another one (``btrfs_record_unlink_dir()``)."""
+    if fs.traces:
+        known = {"root_objectid": inode.root, "ino": inode.ino, "transid": fs.transid}
+        tell(fs.traces, "record_unlink_dir",
+             {**known, "dir": directory.ino, "for_rename": int(for_rename)})  # fmt: skip
     inode.log.last_unlink_trans = fs.transid
     logged = was_logged if _is_old(fs) else is_logged
     if for_rename and not logged(fs, directory) and not logged(fs, inode):

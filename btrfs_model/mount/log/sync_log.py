@@ -14,12 +14,14 @@ it was before.
 
 from __future__ import annotations
 
+import errno
 import stat
 from typing import Final
 
 from btrfs_model.base.counters import current
 from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import ROOT_DIR, LiveInode
+from btrfs_model.mount.log import events
 from btrfs_model.mount.log.log_dir import insert_range
 from btrfs_model.mount.log.log_inode import log_inode, log_new_dentries, need_log_inode
 from btrfs_model.mount.log.log_tree import (
@@ -38,6 +40,7 @@ from btrfs_model.mount.log.log_tree import (
 )
 from btrfs_model.mount.log.requires import check_behaviour
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
+from btrfs_model.mount.log.trace import NO_LOG_SYNC
 from btrfs_model.mount.log.v5_10.log_parents import log_inode_parent_old, log_new_name_old
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.transaction import commit, start_transaction
@@ -56,6 +59,11 @@ def sync_file(fs: Mount, inode: LiveInode, *, wrote: bool = False) -> str:
     Returns ``none``: it was so already; ``log``: by the log; ``commit``: by a commit.
     """
     check_behaviour(fs.behaviour)
+    with events.sync_file(fs, inode):
+        return _sync_file(fs, inode, wrote)
+
+
+def _sync_file(fs: Mount, inode: LiveInode, wrote: bool) -> str:
     if is_in_log(fs, inode) or inode.log.last_trans < fs.transid:
         inode.log.full_sync = False
         return "none"
@@ -64,7 +72,8 @@ def sync_file(fs: Mount, inode: LiveInode, *, wrote: bool = False) -> str:
     try:
         if not _log_inode_parent(fs, inode, LogContext(inode), exists=False):
             return "none"
-        _sync_log(fs, inode.root)
+        with events.sync_log(fs, inode.root):
+            _sync_log(fs, inode.root)
     except ForceCommit:
         commit(fs)
         return "commit"
@@ -87,6 +96,13 @@ def log_new_name(
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         log_new_name_old(fs, inode, old_dir, parent)
         return
+    with events.log_new_name(fs, inode, old_dir, index):
+        _log_new_name(fs, inode, old_dir, name, index)
+
+
+def _log_new_name(
+    fs: Mount, inode: LiveInode, old_dir: LiveInode | None, name: bytes, index: int
+) -> None:
     if old_dir is None or Patch.LOG_NEW_NAME_REFS in fs.behaviour:
         inode.log.copy_everything = True
     if not inode.is_dir:
@@ -110,18 +126,20 @@ def _log_inode_parent(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: b
     """
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         return log_inode_parent_old(fs, inode, ctx, exists=exists)
-    root = fs.live_root(inode.root)
-    if not fs.options.tree_log or not root.refs or root.generation == fs.transid:
-        raise ForceCommit
-    unlinked = inode.item.nlink == 0 and Patch.LOG_NO_LINKS not in fs.behaviour
-    if is_in_log(fs, inode) or unlinked:
-        return False
-    start_log(fs, inode.root)
-    try:
-        _log_with_parents(fs, inode, ctx, exists)
-    except (OSError, ForceCommit):
-        set_full_commit(fs)
-        raise ForceCommit from None
+    with events.log_inode_parent(fs, inode) as traced:
+        root = fs.live_root(inode.root)
+        if not fs.options.tree_log or not root.refs or root.generation == fs.transid:
+            raise ForceCommit
+        unlinked = inode.item.nlink == 0 and Patch.LOG_NO_LINKS not in fs.behaviour
+        if is_in_log(fs, inode) or unlinked:
+            traced.ret = NO_LOG_SYNC
+            return False
+        start_log(fs, inode.root)
+        try:
+            _log_with_parents(fs, inode, ctx, exists)
+        except (OSError, ForceCommit):
+            set_full_commit(fs)
+            raise ForceCommit from None
     return True
 
 
@@ -134,8 +152,10 @@ def _log_with_parents(fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool
         return
     dentries = ctx.log_new_dentries
     if state.last_unlink_trans >= transid:
-        _log_all_parents(fs, inode, ctx)
-    _log_all_new_ancestors(fs, inode, parent, ctx)
+        with events.of_inode(fs, "log_all_parents", inode):
+            _log_all_parents(fs, inode, ctx)
+    with events.log_all_new_ancestors(fs, inode):
+        _log_all_new_ancestors(fs, inode, parent, ctx)
     if dentries:
         log_new_dentries(fs, inode, ctx)
 
@@ -175,7 +195,7 @@ def _log_all_new_ancestors(
         return
     for item in refs(fs, inode, committed=False):
         if item.key.type == ItemType.INODE_EXTREF:
-            raise ForceCommit
+            raise OSError(errno.EMLINK, "a log does without so many names", fs.path)
         _log_new_ancestors(fs, inode.root, item.key.offset, ctx)
 
 

@@ -155,8 +155,6 @@ def add_link(
     """
     location = inode.key
     if inode.ino == ROOT_DIR:
-        if Patch.LOG_CONFLICT_LIST in fs.behaviour:
-            record_subvolume(fs, directory)
         location = fs.live_root(inode.root).key
         add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
     elif add_backref:
@@ -257,6 +255,7 @@ def rmdir(fs: Mount, entry: Entry, inode: LiveInode) -> None:
         raise fail(errno.ENOTEMPTY, entry.path)
     start_transaction(fs, UNLINK_ITEMS, root=entry.directory.root, from_reserve=True)
     if inode.ino == EMPTY_SUBVOL_DIR:
+        record_subvolume(fs, entry.directory)
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return
     orphan_add(fs, inode)
@@ -273,7 +272,6 @@ def rmdir(fs: Mount, entry: Entry, inode: LiveInode) -> None:
 
 def unlink_subvolume_name(fs: Mount, directory: LiveInode, inode: LiveInode, name: bytes) -> None:
     """Remove the entry of a subvolume (``btrfs_unlink_subvol()``), of one that is not here too."""
-    record_subvolume(fs, directory)
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
     d_drop(fs, directory, name)
     if inode.ino == EMPTY_SUBVOL_DIR:

@@ -22,6 +22,7 @@ from btrfs_model.mount.inode import (
     update_root_times,
 )
 from btrfs_model.mount.live_inode import ROOT_DIR, InodeFields, LiveInode, split_ns
+from btrfs_model.mount.log.log_tree import record_subvolume
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import (
@@ -90,6 +91,8 @@ def create_subvolume(fs: Mount, entry: Entry, inherit: Inherit | None = None) ->
     insert_new_inode(fs, inode, ROOT_DIR, b"..", 0)
     inherit_properties(fs, inode, iget(fs, directory.root, ROOT_DIR))
     update_root_times(fs, root)
+    if Patch.LOG_CONFLICT_LIST in fs.behaviour:
+        record_subvolume(fs, directory)
     add_link(fs, directory, inode, entry.name, index)
     return inode
 
@@ -135,6 +138,7 @@ def delete_subvolume(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     reserve_qgroups(fs, entry.directory.root, NAME_ITEMS)
     reserve_subvolume(fs, _DELETE_ITEMS, steal=True)
     start_transaction(fs, from_reserve=True)
+    record_subvolume(fs, entry.directory)
     unlink_subvolume_name(fs, entry.directory, inode, entry.name)
     live = fs.live_root(root)
     live.drop_progress = DiskKey(0, 0, 0)
