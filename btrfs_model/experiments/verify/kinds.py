@@ -19,28 +19,41 @@ from typing import Any
 
 import numpy as np
 
-from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.verify.bench import Bench, first_that_differs
 from btrfs_model.experiments.verify.data import compare_data, random_data
 from btrfs_model.experiments.verify.full import compare_full, random_full
-from btrfs_model.experiments.verify.listing import model_listing, snapshots_of
+from btrfs_model.experiments.verify.listing import (
+    model_listing,
+    same_listings,
+    snapshots_of,
+    untimed,
+)
 from btrfs_model.experiments.verify.logs import (
     TIMES,
     checksums_by_sector,
     clock_of_replays,
     comparable_logs,
     items_after_replays,
+    replayed,
     without_ranges,
 )
 from btrfs_model.experiments.verify.maps import comparable_maps
+from btrfs_model.experiments.verify.pairs import compare_pairs, scenario_of_pairs
 from btrfs_model.experiments.verify.quotas import compare_quotas, random_quotas
 from btrfs_model.experiments.verify.random.logs import random_log, random_replay
 from btrfs_model.experiments.verify.random.scenarios import random_scenario
 from btrfs_model.experiments.verify.random.trees import random_tree
-from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model, references_to
+from btrfs_model.experiments.verify.sequences import compare_sequences, scenario_of_case
+from btrfs_model.experiments.verify.sides import (
+    COMPRESSED,
+    NO_FILE_DATA,
+    in_the_kernel,
+    in_the_model,
+    model_stream,
+    references_to,
+)
 from btrfs_model.kernels.inside import asked, used
 from btrfs_model.kernels.inside.listing import Listing
 from btrfs_model.kernels.inside.mounts import Place
@@ -51,12 +64,10 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
 from btrfs_model.questions.check import check
 from btrfs_model.questions.fiemap.api import Fiemap
-from btrfs_model.questions.logreplay import replay_log
 from btrfs_model.questions.reads.cold import blocks_after_mount
-from btrfs_model.questions.send.ioctl import prepare, run, send
+from btrfs_model.questions.send.ioctl import prepare, run
 from btrfs_model.volume.filesystem import Filesystem
 
-NO_FILE_DATA, COMPRESSED = 1, 16
 _BLOCK = 4096
 _BEHIND = 1 << 30
 """Bytes from the last extent to where there is none."""
@@ -112,19 +123,6 @@ def _has_far_files(fs: Filesystem) -> bool:
     return False
 
 
-def _model_stream(fs: Filesystem, what: Sent, behaviour: str) -> tuple[int, bytes]:
-    try:
-        sent = send(
-            fs, what["snapshot"], what["parent"], what["clones"], behaviour=behaviour,
-            proto=what["protocol"], no_file_data=bool(what["flags"] & NO_FILE_DATA),
-            compressed=bool(what["flags"] & COMPRESSED),
-        )  # fmt: skip
-    except OSError as error:
-        return error.errno or 0, getattr(error, "partial", b"")
-    assert sent.data is not None
-    return 0, sent.data
-
-
 def compare_sends(bench: Bench, image: Path, choice: random.Random) -> None:
     """Compare streams and errors of sends."""
     kernel = bench.kernel
@@ -140,7 +138,7 @@ def compare_sends(bench: Bench, image: Path, choice: random.Random) -> None:
         for what, number, target in zip(wanted, ended, targets, strict=True):
             theirs = number, target.read_bytes()
             target.unlink()
-            ours = _model_stream(fs, what, bench.behaviour)
+            ours = model_stream(fs, what, bench.behaviour)
             bench.same("streams", f"send {dict(what)}", theirs, ours, how=(theirs[0], ours[0]))
             bench.compared["bytes"] += len(theirs[1])
 
@@ -310,7 +308,7 @@ def compare_replays(bench: Bench, scenario: Scenario) -> None:
         in_the_kernel(bench.kernel, scenario, image, crash, _SMALL)
         with Filesystem.open(crash) as fs, clock_of_replays():
             subvolumes = fs.subvolumes()["path"].tolist()
-            ours = _replayed(fs, bench.behaviour)
+            ours = replayed(fs, bench.behaviour)
         with nullcontext() if isinstance(ours, int) else ours:
             with bench.kernel.attached(crash, read_only=False) as source:
                 place = Place(source=source, top=bench.kernel.top, options="noatime")
@@ -323,20 +321,11 @@ def compare_replays(bench: Bench, scenario: Scenario) -> None:
                 _same_replay(bench, crash, listed, ours, since)
 
 
-def _replayed(fs: Filesystem, behaviour: str) -> WritableFilesystem | int:
-    try:
-        return replay_log(fs, behaviour=behaviour)
-    except CorruptImageError as error:
-        return error.fault.found if error.fault.code == Code.ERRNO else error.errno or 0
-    except OSError as error:
-        return error.errno or 0
-
-
 def _same_replay(
     bench: Bench, crash: Path, listed: Listing, ours: WritableFilesystem, since: int
 ) -> None:
     with Filesystem.open(crash) as theirs:
-        _same_listings(bench, listed, model_listing(theirs))
+        same_listings(bench, listed, model_listing(theirs))
         its, mine = (fs.subvolumes()["path"].tolist() for fs in (theirs, ours))
         bench.same("subvolumes", "subvolumes", its, mine)
         for number in ours.subvolume_ids:  # the kernel looked into each: no orphan is left
@@ -346,24 +335,6 @@ def _same_replay(
             before, after = items_after_replays(theirs, ours, number, since)
             bench.same_members("items", f"tree {number}: item ", before, after)
         bench.same("checksums", "checksums", checksums_by_sector(theirs), checksums_by_sector(ours))
-
-
-def _same_listings(bench: Bench, kernel: Listing, model: Listing) -> None:
-    bench.same("subvolumes", "subvolumes", sorted(kernel), sorted(model))
-    for path, listed in kernel.items():
-        bench.same_members("inodes", f"listing of {path or 'the top'}: ", listed, model[path])
-
-
-def _untimed(listing: Listing) -> Listing:
-    """Leave out times, which are not those of the other run, and transactions."""
-    times = ("atime", "mtime", "ctime", "gen")
-    return {
-        subvolume: {
-            path: {name: value for name, value in record.items() if name not in times}
-            for path, record in paths.items()
-        }
-        for subvolume, paths in listing.items()
-    }
 
 
 def compare_images(bench: Bench, scenario: Scenario) -> None:
@@ -378,7 +349,7 @@ def compare_images(bench: Bench, scenario: Scenario) -> None:
         wanted = in_the_kernel(kernel, scenario, image)
         bench.same_ends(scenario, wanted.ended, ran.ended)
         with Filesystem.open(image) as theirs:
-            _same_listings(bench, _untimed(model_listing(theirs)), _untimed(model_listing(fs)))
+            same_listings(bench, untimed(model_listing(theirs)), untimed(model_listing(fs)))
         _use(bench, fs, made)
 
 
@@ -395,7 +366,7 @@ def _use(bench: Bench, fs: WritableFilesystem, image: Path) -> None:
     bench.same("messages", "what the kernel logs of the model's image", alarms, [])
     clean = "no errors found" in answer["scrub"]
     bench.same("scrubs", "scrub", answer["scrub"], answer["scrub"] if clean else "no errors found")
-    _same_listings(bench, answer["listing"], listing)
+    same_listings(bench, answer["listing"], listing)
     for path, older in snapshots.items():
         _same_stream(bench, fs, path, None, answer["used"]["full"][path])
         if older:
@@ -411,7 +382,7 @@ def _same_stream(bench: Bench, fs: Filesystem, path: str, parent: str | None, st
     file = bench.kernel.folder / stream
     what = Sent(snapshot=path, parent=parent, clones=[parent] if parent else [], flags=0,
                 protocol=1)  # fmt: skip
-    ours = _model_stream(fs, what, bench.behaviour)
+    ours = model_stream(fs, what, bench.behaviour)
     bench.same("streams", f"send of {path} after {parent}", (0, file.read_bytes()), ours)
     file.unlink()
 
@@ -453,3 +424,9 @@ KINDS: dict[str, Kind] = {
     "images": Kind(_image_scenario, compare_images, most=10_000),
 }  # fmt: skip
 """All kinds by name, in the order in which they are told of."""
+
+SMALL: dict[str, Kind] = {
+    "sequences": Kind(lambda seed, files: scenario_of_case(seed), compare_sequences),
+    "pairs": Kind(lambda seed, files: scenario_of_pairs(seed), compare_pairs),
+}
+"""Kinds that go through all there is of something small; a seed is the number of a part of it."""

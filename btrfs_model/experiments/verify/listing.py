@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from btrfs_model.experiments.verify.bench import Bench
 from btrfs_model.kernels.inside.listing import Listing
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
@@ -46,12 +47,31 @@ def snapshots_of(fs: Filesystem) -> dict[str, str]:
     return found
 
 
-def model_listing(fs: Filesystem) -> Listing:
-    """List what is in each subvolume; of subvolumes inside it the path alone."""
+def model_listing(fs: Filesystem, paths: Sequence[str] | None = None) -> Listing:
+    """List what is in subvolumes, by default all; of those inside one the path alone."""
     return {
         path: {
             row["path"]: {} if row["ino"] == EMPTY_SUBVOL_DIR else as_recorded(row)
             for row in fs.listing(path).to_dict("records")
         }
-        for path in fs.subvolumes()["path"]
+        for path in (fs.subvolumes()["path"] if paths is None else paths)
+    }
+
+
+def same_listings(bench: Bench, kernel: Listing, model: Listing) -> None:
+    """Compare listings of all subvolumes."""
+    bench.same("subvolumes", "subvolumes", sorted(kernel), sorted(model))
+    for path, listed in kernel.items():
+        bench.same_members("inodes", f"listing of {path or 'the top'}: ", listed, model[path])
+
+
+def untimed(listing: Listing) -> Listing:
+    """Leave out times, which are not those of the other run, and transactions."""
+    times = ("atime", "mtime", "ctime", "gen")
+    return {
+        subvolume: {
+            path: {name: value for name, value in record.items() if name not in times}
+            for path, record in paths.items()
+        }
+        for subvolume, paths in listing.items()
     }

@@ -18,10 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from btrfs_model.base.codes import Code
+from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.mount.live_inode import InodeFields
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
+from btrfs_model.questions.logreplay import replay_log
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree
 
@@ -55,6 +59,16 @@ def clock_of_replays() -> Iterator[None]:
         del os.environ["SOURCE_DATE_EPOCH"]
         if before is not None:
             os.environ["SOURCE_DATE_EPOCH"] = before
+
+
+def replayed(fs: Filesystem, behaviour: str) -> WritableFilesystem | int:
+    """Replay logs as a mount does; the errno of one that is refused."""
+    try:
+        return replay_log(fs, behaviour=behaviour)
+    except CorruptImageError as error:
+        return error.fault.found if error.fault.code == Code.ERRNO else error.errno or 0
+    except OSError as error:
+        return error.errno or 0
 
 
 def items_after_replays(

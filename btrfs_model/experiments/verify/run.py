@@ -30,7 +30,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.bench import Bench, DifferenceError, kind_of
-from btrfs_model.experiments.verify.kinds import KINDS, Kind
+from btrfs_model.experiments.verify.kinds import KINDS, SMALL, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.steer import (
     Reach,
@@ -59,6 +59,7 @@ _SURE = 6
 """How often what was made short has to differ once more, as it is written."""
 _DYING = 30
 _PR_SET_PDEATHSIG = 1
+_KINDS = {**KINDS, **SMALL}
 
 
 @dataclass
@@ -198,7 +199,7 @@ def _of_seeds(bench: Bench, task: Task) -> Iterator[Outcome]:
 
 
 def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
-    compare = KINDS[kind].of_image
+    compare = _KINDS[kind].of_image
     assert compare is not None
     outcome = Outcome(name, bench.kernel.release, kind, str(image))
     found = _compared(bench, outcome, lambda: compare(bench, image, random.Random(0)))
@@ -219,7 +220,7 @@ def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
             kind, scenario = known[number]
         elif choice.random() < _FRESH or not known:
             kind = choice.choice(task.kinds)
-            scenario = KINDS[kind].make(f"steered {choice.random()}", 10)
+            scenario = _KINDS[kind].make(f"steered {choice.random()}", 10)
         else:
             kind, one = choice.choice(known)
             other = choice.choice([other for name, other in known if name == kind])
@@ -243,25 +244,30 @@ def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
 
 
 def _of_seed(bench: Bench, task: Task, kind: str, seed: int) -> Outcome:
-    files = files_of(kind, seed, min(task.most, KINDS[kind].most))
-    scenario = KINDS[kind].make(f"{kind} {seed}", files)
+    files = files_of(kind, seed, min(task.most, _KINDS[kind].most))
+    scenario = _KINDS[kind].make(f"{kind} {seed}", files)
     return _of_scenario(bench, task, kind, str(seed), scenario, files)
 
 
 def _of_scenario(
     bench: Bench, task: Task, kind: str, case: str, scenario: Scenario, files: int = 0
 ) -> Outcome:
-    chosen = KINDS[kind]
+    chosen = _KINDS[kind]
     outcome = Outcome(task.kernel, bench.kernel.release, kind, case, files)
     found = _compared(bench, outcome, lambda: chosen.compare(bench, scenario))
     if found:
         bench.seen(_told(outcome, found))
-        scenario, shortest = _shortest(bench, chosen, scenario, found)
+        scenario, shortest = _shortest(bench, chosen, _part(scenario, found[-1]), found)
         found.append(shortest)
         outcome.scenario = lines_of(scenario)
         if task.toggles:
             outcome.toggles, outcome.tried = _toggles(bench, chosen, scenario)
     return _told(outcome, found)
+
+
+def _part(scenario: Scenario, error: Exception) -> Scenario:
+    """Return the part of a scenario that differs alone, where that is known."""
+    return (isinstance(error, DifferenceError) and error.scenario) or scenario
 
 
 def _toggles(bench: Bench, kind: Kind, scenario: Scenario) -> tuple[list[str], int]:
@@ -404,23 +410,24 @@ def verify(
         When a worker ends early; the message is the last line that it said.
     """
     command = [sys.executable, "-c", f"from {__name__} import main; main()"]
-    workers: dict[str, subprocess.Popen[str]] = {}
+    workers: list[subprocess.Popen[str]] = []
     try:
         for task in tasks:
-            workers[task.kernel] = worker = subprocess.Popen(
+            worker = subprocess.Popen(
                 command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )  # fmt: skip
+            workers.append(worker)
             assert worker.stdin is not None
             with worker.stdin as ears:
                 json.dump(asdict(task), ears)
         with selectors.DefaultSelector() as selector:
-            for name, worker in workers.items():
+            for task, worker in zip(tasks, workers, strict=True):
                 assert worker.stdout is not None
-                selector.register(worker.stdout, selectors.EVENT_READ, name)
+                selector.register(worker.stdout, selectors.EVENT_READ, (task.kernel, worker))
             while selector.get_map():
                 for key, _ in selector.select():
-                    worker = workers[key.data]
+                    name, worker = key.data
                     assert worker.stdout is not None
                     line = worker.stdout.readline()
                     if line:
@@ -429,15 +436,15 @@ def verify(
                         if is_first:
                             seen(outcome)
                             continue
-                        step(f"{key.data}: {outcome.kind} {outcome.case}")
+                        step(f"{name}: {outcome.kind} {outcome.case}")
                         yield outcome
                     else:
                         selector.unregister(worker.stdout)
-                        _ended_well(key.data, worker)
+                        _ended_well(name, worker)
     finally:
-        for worker in workers.values():
+        for worker in workers:
             worker.terminate()
-        for worker in workers.values():
+        for worker in workers:
             with suppress(subprocess.TimeoutExpired):
                 worker.wait(_DYING)
             worker.kill()
