@@ -306,9 +306,10 @@ def compare_replays(bench: Bench, scenario: Scenario) -> None:
     with bench.new_image() as image, bench.new_image() as crash:
         since = time.time_ns() - _LAG
         in_the_kernel(bench.kernel, scenario, image, crash, _SMALL)
-        with Filesystem.open(crash) as fs, clock_of_replays():
+        with Filesystem.open(crash) as fs:
             subvolumes = fs.subvolumes()["path"].tolist()
-            ours = replayed(fs, bench.behaviour)
+        with clock_of_replays():
+            ours = replayed(crash, bench.behaviour)
         with nullcontext() if isinstance(ours, int) else ours:
             with bench.kernel.attached(crash, read_only=False) as source:
                 place = Place(source=source, top=bench.kernel.top, options="noatime")

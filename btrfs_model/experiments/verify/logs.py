@@ -25,7 +25,6 @@ from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
-from btrfs_model.questions.logreplay import replay_log
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree
 
@@ -61,10 +60,10 @@ def clock_of_replays() -> Iterator[None]:
             os.environ["SOURCE_DATE_EPOCH"] = before
 
 
-def replayed(fs: Filesystem, behaviour: str) -> WritableFilesystem | int:
+def replayed(image: Path, behaviour: str) -> WritableFilesystem | int:
     """Replay logs as a mount does; the errno of one that is refused."""
     try:
-        return replay_log(fs, behaviour=behaviour)
+        return WritableFilesystem.load(image, replay_behaviour=behaviour)
     except CorruptImageError as error:
         return error.fault.found if error.fault.code == Code.ERRNO else error.errno or 0
     except OSError as error:

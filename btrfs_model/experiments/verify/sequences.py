@@ -46,7 +46,7 @@ from btrfs_model.volume.filesystem import Filesystem
 
 TOGETHER = 128
 """Sequences in one filesystem."""
-_SIZE = 256 << 20
+_SIZE = 2 << 30
 _PATHS = {"link": 2, "rename": 2, "exchange": 2, "clone": 2, "clone_range": 2, "dedupe": 2}
 _AGAIN = 3
 """So often a sequence has to differ alone."""
@@ -298,9 +298,10 @@ def _logs_by_path(image: Path, scenario: Scenario) -> dict[str, tuple[int, LogIt
 def _same_replays(bench: Bench, batch: Batch, theirs: Path, ours: Path, of: Any) -> None:
     """Compare what a mount makes of the kernel's logs, and what the model made without one."""
     since = time.time_ns() - _LAG
-    with Filesystem.open(theirs) as fs, clock_of_replays():
+    with Filesystem.open(theirs) as fs:
         subvolumes = fs.subvolumes()["path"].tolist()
-        replay = replayed(fs, bench.behaviour)
+    with clock_of_replays():
+        replay = replayed(theirs, bench.behaviour)
     with bench.kernel.attached(theirs, read_only=False) as source:
         place = Place(source=source, top=bench.kernel.top, options="noatime")
         listed = bench.kernel.call(asked.replayed, place, subvolumes)
