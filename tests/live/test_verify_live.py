@@ -23,7 +23,7 @@ import btrfs_model.questions.send.ioctl as send_ioctl
 from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify import kinds, run, steer, times
+from btrfs_model.experiments.verify import kinds, pairs, run, sequences, steer, times
 from btrfs_model.experiments.verify.bench import Bench
 from btrfs_model.experiments.verify.random.logs import _in_mixed_groups
 from btrfs_model.experiments.verify.run import Task
@@ -164,6 +164,22 @@ def test_what_was_found_is_right_now(bench: Bench, name: str) -> None:
     lines = [["mkfs", ["-n", "4096"]], *operations]
     steps = [parse_step(name, number, line) for number, line in enumerate(lines, 1)]
     kinds.KINDS[kind].compare(bench, Scenario(name, steps, hex_values=True))
+
+
+@pytest.mark.claim(
+    "Operations on a small tree, with fsync, fdatasync or sync of anything after each: what it "
+    "comes to, its log, the tree after a crash and a replay are the kernel's; so is what is sent."
+)
+@pytest.mark.parametrize("bench", KERNELS, indirect=True)
+def test_small_sequences_and_pairs(bench: Bench) -> None:
+    """A part of the sequences of one operation: `verify sequences` goes through all."""
+    bench.compared.clear()
+    some = sequences.enumerated(1)[0][:: 1 if corpus.LONG else 9]
+    sequences.compare_sequences(bench, sequences.scenario_of("small", some))
+    assert bench.compared["sequences"] + bench.compared["differ by chance"] == len(some)
+    if corpus.LONG:
+        pairs.compare_pairs(bench, pairs.scenario_of_pairs("pairs 0"))
+        assert bench.compared["pairs"] == len(pairs.seconds(pairs.firsts()[0]))
 
 
 @judges.MARKS["machine"]

@@ -4,7 +4,7 @@
 A sequence has a *point* after each operation: nothing, ``sync``, ``fsync`` or ``fdatasync`` of a
 path. Left out is, by rules that are counted:
 
-- what comes after an operation that fails: that changes nothing;
+- what comes after an operation that fails for its names: that changes nothing;
 - of more than one operation an fsync of what no operation since the last ``sync`` touched, its
   inode or, of a name, its directory: it finds nothing to do, which sequences of one operation show;
 - of more than one operation ``fdatasync``: btrfs does the same for it as for ``fsync``.
@@ -147,17 +147,16 @@ def enumerated(length: int) -> tuple[list[Steps], Counter[str]]:
 
 
 def sampled(length: int, seed: object) -> Steps:
-    """Draw a sequence of operations that go well, with a point after the last one."""
+    """Draw a sequence of operations that go well, or fewer; its last step is a point."""
     choice, tree, steps = random.Random(f"sequence {seed}"), SmallTree(), Steps()
-    while length:
-        operation, after = choice.choice(ALL), tree.copy()
-        if not after.carry_out(operation):
-            continue
-        tree, length = after, length - 1
-        steps.append(operation)
-        points = _kept(tree, Counter(), alone=False)
-        if not length or choice.randrange(len(points) + 1):
-            steps.append(choice.choice(points))
-            if steps[-1] == ["sync"]:
-                tree.sync()
-    return steps
+    for _ in range(length):
+        going = [operation for operation in ALL if tree.copy().carry_out(operation)]
+        if not going:
+            break
+        steps.append(choice.choice(going))
+        tree.carry_out(steps[-1])
+        steps.append(choice.choice([[], *_kept(tree, Counter(), alone=False)]))
+        if steps[-1] == ["sync"]:
+            tree.sync()
+    steps[-1] = steps[-1] or ["sync"]
+    return [step for step in steps if step]

@@ -31,12 +31,12 @@ from btrfs_model.experiments.verify.listing import (
     untimed,
 )
 from btrfs_model.experiments.verify.logs import (
-    TIMES,
     checksums_by_sector,
     clock_of_replays,
     comparable_logs,
     items_after_replays,
     replayed,
+    times_of,
     without_ranges,
 )
 from btrfs_model.experiments.verify.maps import comparable_maps
@@ -61,7 +61,6 @@ from btrfs_model.kernels.inside.timed import Sent
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.patches import Patch
 from btrfs_model.questions.check import check
 from btrfs_model.questions.fiemap.api import Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -289,7 +288,7 @@ def compare_logs(bench: Bench, scenario: Scenario) -> None:
         bench.same_ends(scenario, wanted.ended, ran.ended)
         bench.same("fsyncs", "what fsyncs come to", wanted.synced, ran.synced, len(ran.synced),
                    first_that_differs(wanted.synced, ran.synced))  # fmt: skip
-        times = TIMES if Patch.LOG_OTIME in Behaviour.parse(bench.behaviour) else TIMES[:3]
+        times = times_of(bench.behaviour)
         known, logs = (comparable_logs(one, scenario, times) for one in (theirs, ours))
         bench.same("logs", "subvolumes with a log", sorted(known), sorted(logs))
         for root in logs:

@@ -20,11 +20,13 @@ from typing import Any
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree
 
@@ -45,6 +47,11 @@ TIMES = ("atime", "ctime", "mtime", "otime")
 """Of inodes; a kernel before log-otime leaves the last one in logs as memory had it."""
 _CLOCK = 10**18
 """Earlier times, of before 2001, are none of a clock."""
+
+
+def times_of(behaviour: str) -> Sequence[str]:
+    """Return the times of inodes that a kernel's logs have."""
+    return TIMES if Patch.LOG_OTIME in Behaviour.parse(behaviour) else TIMES[:3]
 
 
 @contextmanager

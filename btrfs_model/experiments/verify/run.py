@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import ChainMap
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -59,7 +60,7 @@ _SURE = 6
 """How often what was made short has to differ once more, as it is written."""
 _DYING = 30
 _PR_SET_PDEATHSIG = 1
-_KINDS = {**KINDS, **SMALL}
+_KINDS = ChainMap(KINDS, SMALL)
 
 
 @dataclass

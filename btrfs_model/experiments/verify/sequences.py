@@ -15,7 +15,7 @@ items of all.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -29,12 +29,12 @@ from btrfs_model.experiments.small.vocabulary import TREE, Operation
 from btrfs_model.experiments.verify.bench import Bench, DifferenceError
 from btrfs_model.experiments.verify.listing import model_listing, untimed
 from btrfs_model.experiments.verify.logs import (
-    TIMES,
     LogItems,
     clock_of_replays,
     comparable_logs,
     items_after_replays,
     replayed,
+    times_of,
     without_ranges,
 )
 from btrfs_model.experiments.verify.sides import Ran, in_the_kernel, in_the_model
@@ -155,11 +155,13 @@ class Batch:
             parts[-1].steps.append(step)
         return cls(scenario, steps[:start], parts)
 
-    def alone(self, part: Part) -> Scenario:
-        """Return the scenario of one sequence."""
-        mine = [step for step in self.before if _subvolume(step) in ("", part.name)]
+    def part(self, parts: Sequence[Part]) -> Scenario:
+        """Return the scenario of some of the sequences."""
+        names = {"", *(part.name for part in parts)}
+        steps = [step for step in self.before if _subvolume(step) in names]
+        steps += [step for part in parts for step in part.steps]
         ends = self.scenario.steps
-        return replace(self.scenario, steps=[*ends[:2], *mine, *part.steps, ends[-1]])
+        return replace(self.scenario, steps=[*ends[:2], *steps, ends[-1]])
 
     def plan(self, behaviour: str) -> None:
         """Let the model tell which fsyncs come to a commit."""
@@ -216,24 +218,36 @@ def compare_sequences(bench: Bench, scenario: Scenario) -> None:
     """Compare all sequences together, and once more alone each that differs."""
     batch = Batch.of(scenario)
     differing = _differing(bench, batch)
-    shown: DifferenceError | None = None
-    for part in batch.parts:
-        if part.name not in differing:
-            continue
-        if len(batch.parts) == 1:
-            raise differing[part.name]
-        alone = batch.alone(part)
-        found = [_differing(bench, Batch.of(alone)).get(part.name) for _ in range(_AGAIN)]
-        if None in found:
-            bench.compared["differ by chance"] += 1
-            continue
-        bench.compared["differ"] += 1
-        if shown is None:
-            shown = found[-1]
-            assert shown is not None
-            shown.scenario = alone
-    if shown is not None:
-        raise shown
+    if not differing:
+        return
+    if len(batch.parts) == 1:
+        raise next(iter(differing.values()))
+    compared = bench.compared.copy()
+    found = list(_again(bench, batch, differing))
+    bench.compared.clear()
+    bench.compared.update(compared)
+    bench.compared["differ"] += len(found)
+    bench.compared["differ by chance"] += len(differing) - len(found)
+    for error in found:
+        raise error
+
+
+def _again(
+    bench: Bench, batch: Batch, differing: Mapping[str, DifferenceError]
+) -> Iterator[DifferenceError]:
+    """Carry out once more what differs, then each alone; yield what differs each time.
+
+    What anybody commits meanwhile, by sync(2), ends the transaction of all.
+    """
+    parts = [part for part in batch.parts if part.name in differing]
+    still = _differing(bench, Batch.of(batch.part(parts)))
+    for part in parts:
+        alone = batch.part([part])
+        found = [_differing(bench, Batch.of(alone)).get(part.name)
+                 for _ in range(_AGAIN * (part.name in still))]  # fmt: skip
+        if found and (error := found[-1]) and None not in found:
+            error.scenario = alone
+            yield error
 
 
 def _differing(bench: Bench, batch: Batch) -> dict[str, DifferenceError]:
@@ -274,8 +288,9 @@ def _differing(bench: Bench, batch: Batch) -> dict[str, DifferenceError]:
 def _same_logs(
     bench: Bench, scenario: Scenario, theirs: Path, ours: Path, ran: Ran, of: Any
 ) -> None:
-    """Compare the items of all logs; of ranges that worker made by chance what they delete."""
-    known, logs = (_logs_by_path(one, scenario) for one in (theirs, ours))
+    """Compare the items of all logs; of ranges that the worker made by chance what they delete."""
+    times = times_of(bench.behaviour)
+    known, logs = (_logs_by_path(one, scenario, times) for one in (theirs, ours))
     for name in sorted(known.keys() | logs.keys()):
         with of(name):
             bench.same("logs", f"whether there is a log of {name}", name in known, name in logs)
@@ -288,10 +303,12 @@ def _same_logs(
             bench.same_members("log items", f"log of {name}: ", its, mine)
 
 
-def _logs_by_path(image: Path, scenario: Scenario) -> dict[str, tuple[int, LogItems]]:
+def _logs_by_path(
+    image: Path, scenario: Scenario, times: Sequence[str]
+) -> dict[str, tuple[int, LogItems]]:
     with Filesystem.open(image) as fs:
         names = {fs.subvolume(root).path: root for root in fs.log_trees}
-    found = comparable_logs(image, scenario, TIMES)
+    found = comparable_logs(image, scenario, times)
     return {name: (root, found[root]) for name, root in names.items()}
 
 
