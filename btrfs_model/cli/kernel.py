@@ -60,8 +60,8 @@ def kernel(
     the two, and commits whose titles fit.
 
     build makes a User-Mode Linux whose btrfs counts what it runs, and has its tracepoints. TREE is
-    the source of a kernel, which is left as it is. It takes some minutes, and gcc, make, flex, bison
-    and bc. The program is DIR/linux.
+    the source of a kernel, which is left as it is. It takes some minutes, and gcc, make, flex,
+    bison and bc. The program is DIR/linux.
     """
     import pandas as pd
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.verify.run import Outcome
 
 _KINDS = ("send", "log", "replay", "fiemap", "data", "quotas", "reads", "full", "images")
+_SMALL = ("sequences", "pairs")
 _COUNTS, _TIME, _TRACE = "counts", "time", "trace"
 _OF_IMAGES = ("send", "fiemap", "reads")
 _SEEDS = 10
@@ -43,10 +44,12 @@ _FEW, _MOST = 10_000, 1_000_000
         "btrfs-model verify send log --kernel native --kernel uml --seeds 50",
         "btrfs-model verify data --kernel sid --behaviour v6.18.44 --toggles",
         "btrfs-model verify --image disk.img",
+        "btrfs-model verify sequences --kernel native --jobs 2 --minutes 60",
         "btrfs-model verify time --kernel uml --kernel native --scale 0.1 -o times.json",
     ),
 )
-@click.argument("what", nargs=-1, type=click.Choice([*_KINDS, _TRACE, _COUNTS, _TIME]))
+@click.argument("what", nargs=-1,
+                type=click.Choice([*_KINDS, *_SMALL, _TRACE, _COUNTS, _TIME]))  # fmt: skip
 @click.option("--kernel", "kernels", multiple=True, default=("uml",), show_default=True,
               metavar="native|uml|SUITE|PATH|qemu:VERSION",
               help="This machine's kernel (root), Debian's User-Mode Linux, that of another suite "
@@ -54,6 +57,8 @@ _FEW, _MOST = 10_000, 1_000_000
               "once.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N",
               help=f"Compare on N random scenarios of each kind.  [default: {_SEEDS}]")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Share the scenarios among N processes on each kernel.")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M",
               help="Begin nothing after so long; without --seeds go on until then. The longer, the "
               "larger filesystems may be: 10,000 files a minute, up to a million.")  # fmt: skip
@@ -88,6 +93,7 @@ def verify(
     what: tuple[str, ...],
     kernels: tuple[str, ...],
     seeds: int | None,
+    jobs: int,
     minutes: float | None,
     behaviour: str,
     toggles: bool,
@@ -111,6 +117,11 @@ def verify(
     WHAT is trace: what fsyncs, renames, links and unlinks decide, one tracepoint after the other,
     in a Linux 7.2 of `btrfs-model kernel build`.
 
+    WHAT is sequences: all sequences of one and two operations on a small tree, then sampled ones of
+    three, with fsync and sync of everything between and after. Or pairs: sends between all trees
+    that differ by one and two operations. A seed is then a part of these, so that --seeds, --first
+    and --minutes say which; without them it is all.
+
     WHAT is counts: the five workloads at a small scale, and how often each function runs, in a
     kernel of `btrfs-model kernel build`.
 
@@ -122,6 +133,7 @@ def verify(
     if _COUNTS in what:
         return _counts(what, kernels, as_json, output)
     from btrfs_model.behaviour import Behaviour
+    from btrfs_model.experiments.verify.enumerated import cases_of, enumeration, rate
     from btrfs_model.experiments.verify.run import Task
     from btrfs_model.experiments.verify.run import verify as run
     from btrfs_model.volume.image import Image
@@ -138,18 +150,28 @@ def verify(
         with naming(output):
             output.parent.stat()
     kinds = list(what or (_OF_IMAGES if images else _KINDS))
+    small = next((kind for kind in kinds if kind in _SMALL), "")
+    if small and (len(kinds) > 1 or images or corpus):
+        raise click.UsageError(f"{small} is compared alone, on all there is")
+    if small:
+        seeds = seeds or cases_of(small) - first
     number = seeds or (0 if corpus else _MANY if minutes else _SEEDS)
     until = time.time() + 60 * minutes if minutes else float("inf")
     most = min(_MOST, round(_FEW * max(minutes or 1, 1)))
-    tasks = [Task(kernel, kinds, list(range(first, first + number)), most, until,
-                  [str(image.resolve()) for image in images],
+    tasks = [Task(kernel, kinds, list(range(first + job, first + number, jobs)), most, until,
+                  [str(image.resolve()) for image in images[job::jobs]],
                   str(corpus.resolve()) if corpus else "", behaviour, toggles)
-             for kernel in dict.fromkeys(kernels)]  # fmt: skip
-    cases = len(images) or (None if minutes else number)
-    total = None if cases is None or corpus else len(tasks) * len(kinds) * cases
-    found = []
+             for kernel in dict.fromkeys(kernels) for job in range(jobs)]  # fmt: skip
+    cases = len(images) or (None if minutes and not small else number)
+    total = None if cases is None or corpus else len(tasks) // jobs * len(kinds) * cases
+    found: list[Outcome] = []
+    began = time.monotonic()
     with progress(total) as step:
-        for outcome in run(tasks, step, _seen):
+
+        def told(text: str) -> None:
+            step(f"{text}; {rate(found, time.monotonic() - began)}" if small else text)
+
+        for outcome in run(tasks, told, _seen):
             found.append(outcome)
             if outcome.difference:
                 _write(differences, outcome)
@@ -158,7 +180,8 @@ def verify(
     table = _rows(found)
     if output is not None:
         write_table(table, output)
-    print_table(table if as_json else _summary(table), as_json=as_json)
+    print_table(table if as_json else enumeration(found) if small else _summary(table),
+                as_json=as_json)  # fmt: skip
     if reached:
         _print_reach(reached, as_json=as_json)
     different = [outcome for outcome in found if outcome.difference]

@@ -24,15 +24,13 @@ from btrfs_model.base.errors import KernelFailedError
 from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify import kinds, run, steer, times
+from btrfs_model.experiments.verify import kinds, pairs, run, sequences, steer, times
 from btrfs_model.experiments.verify.bench import Bench
 from btrfs_model.experiments.verify.random.logs import _in_mixed_groups
 from btrfs_model.experiments.verify.run import Task
 from btrfs_model.kernels import debian
 from btrfs_model.kernels.choice import start
 
-ANYWHERE = [kind for kind in kinds.KINDS if kind != "trace"]
-"""What is compared on any kernel."""
 TRACED = os.environ.get("BTRFS_MODEL_TRACED", "")
 """A Linux 7.2 of ``btrfs-model kernel build``: the program."""
 NAMES = {"machine": "native", "uml": "uml"}
@@ -46,8 +44,8 @@ KERNELS = [pytest.param(NAMES[name], marks=mark) for name, mark in judges.MARKS.
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_difference(kernel: str) -> None:
     seeds = range(50 if corpus.LONG else 2)
-    found = list(run.verify([Task(kernel, ANYWHERE, list(seeds))], lambda text: None))
-    assert [one.difference for one in found] == [""] * (len(seeds) * len(ANYWHERE))
+    found = list(run.verify([Task(kernel, [*kinds.KINDS], list(seeds))], lambda text: None))
+    assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds.KINDS))
     assert all(one.compared for one in found)
 
 
@@ -76,7 +74,7 @@ SUITES = [one.name for one in debian.unpacked()]
 @pytest.mark.parametrize("kernel", SUITES)
 def test_no_difference_with_kernels_of_other_suites(kernel: str) -> None:
     """All that is compared with any release; how much goes in depends on it."""
-    kinds_of_all = [kind for kind in ANYWHERE if kind != "full"]
+    kinds_of_all = [kind for kind in kinds.KINDS if kind != "full"]
     seeds = range(50 if corpus.LONG else 2)
     found = list(run.verify([Task(kernel, kinds_of_all, list(seeds))], lambda text: None))
     assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds_of_all))
@@ -187,6 +185,22 @@ def test_what_was_found_is_right_now(bench: Bench, name: str) -> None:
     lines = [["mkfs", ["-n", "4096"]], *operations]
     steps = [parse_step(name, number, line) for number, line in enumerate(lines, 1)]
     kinds.KINDS[kind].compare(bench, Scenario(name, steps, hex_values=True))
+
+
+@pytest.mark.claim(
+    "Operations on a small tree, with fsync, fdatasync or sync of anything after each: what it "
+    "comes to, its log, the tree after a crash and a replay are the kernel's; so is what is sent."
+)
+@pytest.mark.parametrize("bench", KERNELS, indirect=True)
+def test_small_sequences_and_pairs(bench: Bench) -> None:
+    """A part of the sequences of one operation: `verify sequences` goes through all."""
+    bench.compared.clear()
+    some = sequences.enumerated(1)[0][:: 1 if corpus.LONG else 9]
+    sequences.compare_sequences(bench, sequences.scenario_of("small", some))
+    assert bench.compared["sequences"] + bench.compared["differ by chance"] == len(some)
+    if corpus.LONG:
+        pairs.compare_pairs(bench, pairs.scenario_of_pairs("pairs 0"))
+        assert bench.compared["pairs"] == len(pairs.seconds(pairs.firsts()[0]))
 
 
 @judges.MARKS["machine"]

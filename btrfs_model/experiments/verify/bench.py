@@ -27,7 +27,11 @@ class DifferenceError(BtrfsModelError):
         What they say.
     kind : tuple
         Equal for differences of one kind: what was compared, and how it differs.
+    scenario : Scenario, optional
+        What shows it alone, a part of what was compared.
     """
+
+    scenario: Scenario | None = None
 
     def __init__(self, what: str, kernel: Any, model: Any, kind: tuple[Hashable, ...] = ()) -> None:
         self.what, self.kernel, self.model, self.kind = what, kernel, model, kind

@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario, lines_of
 from btrfs_model.experiments.verify.bench import Bench, first_that_differs
@@ -34,19 +32,29 @@ from btrfs_model.experiments.verify.listing import (
     untimed,
 )
 from btrfs_model.experiments.verify.logs import (
-    TIMES,
     checksums_by_sector,
     clock_of_replays,
     comparable_logs,
     items_after_replays,
+    replayed,
+    times_of,
     without_ranges,
 )
 from btrfs_model.experiments.verify.maps import comparable_maps
+from btrfs_model.experiments.verify.pairs import compare_pairs, scenario_of_pairs
 from btrfs_model.experiments.verify.quotas import compare_quotas, random_quotas
 from btrfs_model.experiments.verify.random.logs import random_log, random_replay
 from btrfs_model.experiments.verify.random.scenarios import random_scenario
 from btrfs_model.experiments.verify.random.trees import random_tree
-from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model, references_to
+from btrfs_model.experiments.verify.sequences import compare_sequences, scenario_of_case
+from btrfs_model.experiments.verify.sides import (
+    COMPRESSED,
+    NO_FILE_DATA,
+    in_the_kernel,
+    in_the_model,
+    model_stream,
+    references_to,
+)
 from btrfs_model.kernels.inside import asked, used
 from btrfs_model.kernels.inside.listing import Listing
 from btrfs_model.kernels.inside.mounts import Place
@@ -54,15 +62,12 @@ from btrfs_model.kernels.inside.timed import Sent
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.patches import Patch
 from btrfs_model.questions.check import check
 from btrfs_model.questions.fiemap.api import Fiemap
-from btrfs_model.questions.logreplay import replay_log
 from btrfs_model.questions.reads.cold import blocks_after_mount
-from btrfs_model.questions.send.ioctl import prepare, run, send
+from btrfs_model.questions.send.ioctl import prepare, run
 from btrfs_model.volume.filesystem import Filesystem
 
-NO_FILE_DATA, COMPRESSED = 1, 16
 _BLOCK = 4096
 _BEHIND = 1 << 30
 """Bytes from the last extent to where there is none."""
@@ -118,19 +123,6 @@ def _has_far_files(fs: Filesystem) -> bool:
     return False
 
 
-def _model_stream(fs: Filesystem, what: Sent, behaviour: str) -> tuple[int, bytes]:
-    try:
-        sent = send(
-            fs, what["snapshot"], what["parent"], what["clones"], behaviour=behaviour,
-            proto=what["protocol"], no_file_data=bool(what["flags"] & NO_FILE_DATA),
-            compressed=bool(what["flags"] & COMPRESSED),
-        )  # fmt: skip
-    except OSError as error:
-        return error.errno or 0, getattr(error, "partial", b"")
-    assert sent.data is not None
-    return 0, sent.data
-
-
 def compare_sends(bench: Bench, image: Path, choice: random.Random) -> None:
     """Compare streams and errors of sends."""
     kernel = bench.kernel
@@ -146,7 +138,7 @@ def compare_sends(bench: Bench, image: Path, choice: random.Random) -> None:
         for what, number, target in zip(wanted, ended, targets, strict=True):
             theirs = number, target.read_bytes()
             target.unlink()
-            ours = _model_stream(fs, what, bench.behaviour)
+            ours = model_stream(fs, what, bench.behaviour)
             bench.same("streams", f"send {dict(what)}", theirs, ours, how=(theirs[0], ours[0]))
             bench.compared["bytes"] += len(theirs[1])
 
@@ -297,7 +289,7 @@ def compare_logs(bench: Bench, scenario: Scenario) -> None:
         bench.same_ends(scenario, wanted.ended, ran.ended)
         bench.same("fsyncs", "what fsyncs come to", wanted.synced, ran.synced, len(ran.synced),
                    first_that_differs(wanted.synced, ran.synced))  # fmt: skip
-        times = TIMES if Patch.LOG_OTIME in Behaviour.parse(bench.behaviour) else TIMES[:3]
+        times = times_of(bench.behaviour)
         known, logs = (comparable_logs(one, scenario, times) for one in (theirs, ours))
         bench.same("logs", "subvolumes with a log", sorted(known), sorted(logs))
         for root in logs:
@@ -314,9 +306,10 @@ def compare_replays(bench: Bench, scenario: Scenario) -> None:
     with bench.new_image() as image, bench.new_image() as crash:
         since = time.time_ns() - _LAG
         in_the_kernel(bench.kernel, scenario, image, crash, _SMALL)
-        with Filesystem.open(crash) as fs, clock_of_replays():
+        with Filesystem.open(crash) as fs:
             subvolumes = fs.subvolumes()["path"].tolist()
-            ours = _replayed(fs, bench.behaviour)
+        with clock_of_replays():
+            ours = replayed(crash, bench.behaviour)
         with nullcontext() if isinstance(ours, int) else ours:
             with bench.kernel.attached(crash, read_only=False) as source:
                 place = Place(source=source, top=bench.kernel.top, options="noatime")
@@ -327,15 +320,6 @@ def compare_replays(bench: Bench, scenario: Scenario) -> None:
                            how=(*both,))  # fmt: skip
             else:
                 _same_replay(bench, crash, listed, ours, since)
-
-
-def _replayed(fs: Filesystem, behaviour: str) -> WritableFilesystem | int:
-    try:
-        return replay_log(fs, behaviour=behaviour)
-    except CorruptImageError as error:
-        return error.fault.found if error.fault.code == Code.ERRNO else error.errno or 0
-    except OSError as error:
-        return error.errno or 0
 
 
 def _same_replay(
@@ -399,7 +383,7 @@ def _same_stream(bench: Bench, fs: Filesystem, path: str, parent: str | None, st
     file = bench.kernel.folder / stream
     what = Sent(snapshot=path, parent=parent, clones=[parent] if parent else [], flags=0,
                 protocol=1)  # fmt: skip
-    ours = _model_stream(fs, what, bench.behaviour)
+    ours = model_stream(fs, what, bench.behaviour)
     bench.same("streams", f"send of {path} after {parent}", (0, file.read_bytes()), ours)
     file.unlink()
 
@@ -439,6 +423,13 @@ KINDS: dict[str, Kind] = {
     "reads": Kind(random_tree, _of_image(compare_reads), compare_reads),
     "full": Kind(lambda seed, files: random_full(seed), compare_full),
     "images": Kind(_image_scenario, compare_images, most=10_000),
-    "trace": Kind(lambda seed, files: random_log(seed), compare_events),
 }  # fmt: skip
-"""All kinds by name, in the order in which they are told of."""
+"""Kinds that any kernel can be compared by, in the order in which they are told of."""
+
+NAMED: dict[str, Kind] = {
+    "sequences": Kind(lambda seed, files: scenario_of_case(seed), compare_sequences),
+    "pairs": Kind(lambda seed, files: scenario_of_pairs(seed), compare_pairs),
+    "trace": Kind(lambda seed, files: random_log(seed), compare_events),
+}
+"""Kinds that are compared where they are named. Of the first two a seed is the number of a part of
+all there is; the last one needs a kernel with tracepoints."""

@@ -18,10 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from btrfs_model.base.codes import Code
+from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.mount.live_inode import InodeFields
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree
 
@@ -44,6 +49,11 @@ _CLOCK = 10**18
 """Earlier times, of before 2001, are none of a clock."""
 
 
+def times_of(behaviour: str) -> Sequence[str]:
+    """Return the times of inodes that a kernel's logs have."""
+    return TIMES if Patch.LOG_OTIME in Behaviour.parse(behaviour) else TIMES[:3]
+
+
 @contextmanager
 def clock_of_replays() -> Iterator[None]:
     """Let replays take times of another century, so that they are known."""
@@ -55,6 +65,16 @@ def clock_of_replays() -> Iterator[None]:
         del os.environ["SOURCE_DATE_EPOCH"]
         if before is not None:
             os.environ["SOURCE_DATE_EPOCH"] = before
+
+
+def replayed(image: Path, behaviour: str) -> WritableFilesystem | int:
+    """Replay logs as a mount does; the errno of one that is refused."""
+    try:
+        return WritableFilesystem.load(image, replay_behaviour=behaviour)
+    except CorruptImageError as error:
+        return error.fault.found if error.fault.code == Code.ERRNO else error.errno or 0
+    except OSError as error:
+        return error.errno or 0
 
 
 def items_after_replays(

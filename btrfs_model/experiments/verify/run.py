@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections import ChainMap
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -36,7 +37,7 @@ from btrfs_model.experiments.verify.causes import (
     toggles,
 )
 from btrfs_model.experiments.verify.events import check_traces
-from btrfs_model.experiments.verify.kinds import KINDS, Kind
+from btrfs_model.experiments.verify.kinds import KINDS, NAMED, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.steer import (
     Reach,
@@ -64,6 +65,7 @@ _SURE = 6
 """How often what was made short has to differ once more, as it is written."""
 _DYING = 30
 _PR_SET_PDEATHSIG = 1
+_KINDS = ChainMap(KINDS, NAMED)
 
 
 @dataclass
@@ -217,7 +219,7 @@ def _of_seeds(bench: Bench, task: Task) -> Iterator[Outcome]:
 
 
 def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
-    compare = KINDS[kind].of_image
+    compare = _KINDS[kind].of_image
     assert compare is not None
     outcome = Outcome(name, bench.kernel.release, kind, str(image))
     found = _compared(bench, outcome, lambda: compare(bench, image, random.Random(0)))
@@ -238,7 +240,7 @@ def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
             kind, scenario = known[number]
         elif choice.random() < _FRESH or not known:
             kind = choice.choice(task.kinds)
-            scenario = KINDS[kind].make(f"steered {choice.random()}", 10)
+            scenario = _KINDS[kind].make(f"steered {choice.random()}", 10)
         else:
             kind, one = choice.choice(known)
             other = choice.choice([other for name, other in known if name == kind])
@@ -262,15 +264,15 @@ def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
 
 
 def _of_seed(bench: Bench, task: Task, kind: str, seed: int) -> Outcome:
-    files = files_of(kind, seed, min(task.most, KINDS[kind].most))
-    scenario = KINDS[kind].make(f"{kind} {seed}", files)
+    files = files_of(kind, seed, min(task.most, _KINDS[kind].most))
+    scenario = _KINDS[kind].make(f"{kind} {seed}", files)
     return _of_scenario(bench, task, kind, str(seed), scenario, files)
 
 
 def _of_scenario(
     bench: Bench, task: Task, kind: str, case: str, scenario: Scenario, files: int = 0
 ) -> Outcome:
-    chosen = KINDS[kind]
+    chosen = _KINDS[kind]
     outcome = Outcome(task.kernel, bench.kernel.release, kind, case, files)
     found = _compared(bench, outcome, lambda: chosen.compare(bench, scenario))
 
@@ -286,7 +288,7 @@ def _of_scenario(
         if bench.known:
             found = [*filter(None, (differs() for _ in range(_TIMES)))] or found
         if task.short:
-            scenario, shortest = _shortest(bench, chosen, scenario, found)
+            scenario, shortest = _shortest(bench, chosen, _part(scenario, found[-1]), found)
             found.append(shortest)
             outcome.scenario = lines_of(scenario)
         if task.toggles:
@@ -294,6 +296,11 @@ def _of_scenario(
     if task.once:
         remember(bench, _told(outcome, found))
     return _told(outcome, found)
+
+
+def _part(scenario: Scenario, error: Exception) -> Scenario:
+    """Return the part of a scenario that differs alone, where that is known."""
+    return (isinstance(error, DifferenceError) and error.scenario) or scenario
 
 
 def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> list[Exception]:
@@ -418,23 +425,24 @@ def verify(
         When a worker ends early; the message is the last line that it said.
     """
     command = [sys.executable, "-c", f"from {__name__} import main; main()"]
-    workers: dict[str, subprocess.Popen[str]] = {}
+    workers: list[subprocess.Popen[str]] = []
     try:
         for task in tasks:
-            workers[task.kernel] = worker = subprocess.Popen(
+            worker = subprocess.Popen(
                 command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )  # fmt: skip
+            workers.append(worker)
             assert worker.stdin is not None
             with worker.stdin as ears:
                 json.dump(asdict(task), ears)
         with selectors.DefaultSelector() as selector:
-            for name, worker in workers.items():
+            for task, worker in zip(tasks, workers, strict=True):
                 assert worker.stdout is not None
-                selector.register(worker.stdout, selectors.EVENT_READ, name)
+                selector.register(worker.stdout, selectors.EVENT_READ, (task.kernel, worker))
             while selector.get_map():
                 for key, _ in selector.select():
-                    worker = workers[key.data]
+                    name, worker = key.data
                     assert worker.stdout is not None
                     line = worker.stdout.readline()
                     if line:
@@ -443,15 +451,15 @@ def verify(
                         if is_first:
                             seen(outcome)
                             continue
-                        step(f"{key.data}: {outcome.kind} {outcome.case}")
+                        step(f"{name}: {outcome.kind} {outcome.case}")
                         yield outcome
                     else:
                         selector.unregister(worker.stdout)
-                        _ended_well(key.data, worker)
+                        _ended_well(name, worker)
     finally:
-        for worker in workers.values():
+        for worker in workers:
             worker.terminate()
-        for worker in workers.values():
+        for worker in workers:
             with suppress(subprocess.TimeoutExpired):
                 worker.wait(_DYING)
             worker.kill()

@@ -24,12 +24,15 @@ from btrfs_model.experiments.scenario.operations import Step
 from btrfs_model.experiments.scenario.run import Runner
 from btrfs_model.kernels.inside import operations
 from btrfs_model.kernels.inside.mounts import Place
+from btrfs_model.kernels.inside.timed import Sent
 from btrfs_model.kernels.inside.traced import OneEvent
 from btrfs_model.kernels.inside.traced import take as take_traced
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.timings import make_filesystem
 from btrfs_model.mount.log.trace import Event
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.questions.send.ioctl import send
+from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 SIZE = 1 << 30
 """On a smaller device room for metadata may be short, and then more is written than is asked for.
 """
+NO_FILE_DATA, COMPRESSED = 1, 16
+"""Flags of a send."""
 # An unmount may miss that the cleaner sleeps, until a commit wakes it: so not later than calls end.
 _QUIET = "commit=300,nodiscard"
 """No commit comes between, no discard of what is free."""
@@ -87,10 +92,11 @@ def mount_options(scenario: Scenario) -> str:
 
 def in_the_kernel(
     kernel: Kernel, scenario: Scenario, image: Path, crash: Path | None = None, size: int = SIZE,
-    *, traces: Sequence[str] = (),
+    *, ticks: Sequence[int] | None = None, traces: Sequence[str] = (),
 ) -> Ran:  # fmt: skip
     """Carry a scenario out; `crash` becomes a copy of the device at its end, still mounted.
 
+    `ticks`: see :func:`.operations.take`.
     `traces`: names of tracepoints that are listened to.
     """
     made_by_mkfs(scenario, image, size)
@@ -102,7 +108,7 @@ def in_the_kernel(
         if traces:
             taken, events = kernel.call(take_traced, steps, traces)
         else:
-            taken = kernel.call(operations.take, steps)
+            taken = kernel.call(operations.take, steps, ticks)
         if crash is not None:
             subprocess.run(["cp", "--sparse=always", str(image), str(crash)], check=True)
         kernel.call(operations.end)
@@ -195,3 +201,17 @@ def in_the_model(
         yield model.fs(), ran
     finally:
         model.close()
+
+
+def model_stream(fs: Filesystem, what: Sent, behaviour: str) -> tuple[int, bytes]:
+    """Send as a kernel is asked to; errno and stream."""
+    try:
+        sent = send(
+            fs, what["snapshot"], what["parent"], what["clones"], behaviour=behaviour,
+            proto=what["protocol"], no_file_data=bool(what["flags"] & NO_FILE_DATA),
+            compressed=bool(what["flags"] & COMPRESSED),
+        )  # fmt: skip
+    except OSError as error:
+        return error.errno or 0, getattr(error, "partial", b"")
+    assert sent.data is not None
+    return 0, sent.data

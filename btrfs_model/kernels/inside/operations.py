@@ -62,14 +62,18 @@ class Operations(KernelCalls):
         self._mount = ExitStack()
         self.do_mount(place["options"])
 
-    def take(self, steps: Sequence[OneStep]) -> list[str]:
-        """Carry out operations; how each ended."""
+    def take(self, steps: Sequence[OneStep], ticks: Sequence[int] | None = None) -> list[str]:
+        """Carry out operations; how each ended. See :func:`take`."""
         self.waits = any(name == "fiemap" for name, _ in steps)
         before = os.umask(_UMASK)  # that of the model
         try:
             # what an fsync has to log depends on whether times changed
             syncs = any(name.startswith(("fsync", "fdatasync")) for name, _ in steps)
-            return [self._end_of(*step) for step in (map(_at_a_tick, steps) if syncs else steps)]
+            at = {*(range(len(steps) * syncs) if ticks is None else ticks)}
+            return [
+                self._end_of(*(_at_a_tick(step) if number in at else step))
+                for number, step in enumerate(steps)
+            ]
         finally:
             os.umask(before)
 
@@ -252,12 +256,21 @@ def _at_a_tick(step: OneStep) -> OneStep:
     return step
 
 
-def take(steps: Sequence[OneStep], each: Callable[[], None] = lambda: None) -> Taken:
-    """Carry out operations; `each` is called just before one."""
+def take(
+    steps: Sequence[OneStep],
+    ticks: Sequence[int] | None = None,
+    each: Callable[[], None] = lambda: None,
+) -> Taken:
+    """Carry out operations.
+
+    `ticks`: before which of them the clock has to go on; by default, where there are fsyncs, before
+    each.
+    `each`: called just before one.
+    """
     operations = _running[0]
     operations.each = each
     operations.synced, operations.mapped = [], []
-    ended = operations.take(steps)
+    ended = operations.take(steps, ticks)
     return Taken(ended=ended, synced=operations.synced, mapped=operations.mapped)
 
 

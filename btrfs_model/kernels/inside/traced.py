@@ -49,7 +49,7 @@ def take(
                 marker.write(_NEXT)
                 marker.flush()
 
-            taken = operations.take(steps, mark)
+            taken = operations.take(steps, each=mark)
         (_OURS / "tracing_on").write_text("0")
         return taken, _by_operation((_OURS / "trace").read_text())
 
