@@ -38,9 +38,24 @@ if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell
 
 _PIECE: Final = 1 << 20
+_ALWAYS: Final = ("--reflink", "--reflink=always")
+
+
+def _cloned(computer: Computer, source: str, target: str) -> bool:
+    """Clone a file to a new name together with others; return False where it is for itself."""
+    first, second = computer.place(computer.absolute(source)), computer.place(
+        computer.absolute(target))  # fmt: skip
+    if first is None or second is None or first[0] is not second[0]:
+        return False
+    try:
+        return first[0].collected.clone(first[1], second[1])
+    except OSError:
+        return False
 
 
 def _cp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    if len(arguments) == 3 and arguments[0] in _ALWAYS and _cloned(computer, *arguments[1:]):
+        return 0
     given, paths = options(
         arguments, "rRapfvdLPTn", "t",
         long=("reflink", "archive", "recursive", "sparse=", "preserve", "no-target-directory"),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from btrfs_model.base.errors import BtrfsModelError, ReceiveError
 from btrfs_model.questions.receive.api import receive as receive_stream
@@ -19,12 +19,21 @@ from btrfs_model.scripts.programs.btrfs.common import (
     on_mount,
 )
 from btrfs_model.shell.state import UnknownError
+from btrfs_model.shell.streams import Null
 from btrfs_model.stream.dump import dump_text
 from btrfs_model.stream.reader import read_stream
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
+
+
+class _Nowhere:
+    """Where a stream to ``/dev/null`` goes: none of it is kept."""
+
+    def write(self, data: bytes) -> int:
+        """Take all."""
+        return len(data)
 
 
 def _send(computer: Computer, shell: Shell, arguments: list[str]) -> int:
@@ -49,13 +58,14 @@ def _send(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     sources = given.get("-c", [])
     status = 0
     output = computer.open(target, "w", 0o600) if target else shell.files[1]
+    to = cast("BinaryIO", _Nowhere()) if type(output) is Null else None
     for path in paths:
         if not _may_be_sent(computer, shell, path):
             return 1
         if not {"-q", "--quiet"} & set(given):
             say(shell, f"At subvol {path}\n")
         try:
-            data = _stream(computer, path, parent, sources, given)
+            data = _stream(computer, path, parent, sources, given, to)
         except OSError as error:
             output.write(getattr(error, "partial", b"") or b"")
             say(shell, f"ERROR: send ioctl failed with {-(error.errno or 0)}: {reason(error)}\n")
@@ -85,6 +95,7 @@ def _stream(
     parent: str | None,
     sources: list[str],
     given: dict[str, list[str]],
+    to: BinaryIO | None,
 ) -> bytes:
     mounted, inside = on_mount(computer, path)
     fs = mounted.fs
@@ -102,7 +113,7 @@ def _stream(
         try:
             result = send_snapshot(
                 fs, inside, before, clones or None, behaviour=computer.behaviour, proto=proto,
-                compressed=compressed, no_file_data="--no-data" in given,
+                compressed=compressed, no_file_data="--no-data" in given, to=to,
             )  # fmt: skip
         except OSError as error:
             step.bytes = len(getattr(error, "partial", b""))

@@ -93,7 +93,7 @@ def _collected(computer: Computer, shell: Shell, command: str, path: str) -> boo
         return False
     data, block = written
     try:
-        if not found[0].collect(found[1], data, 0o600):
+        if not found[0].collected.write(found[1], data, 0o600):
             return False
     except OSError:
         return False
