@@ -27,6 +27,7 @@ from btrfs_model.mount.live_inode import (
     InodeFields,
     LiveInode,
     LiveSubvolume,
+    NewRange,
     split_ns,
 )
 from btrfs_model.mount.log.log_tree import get_logged, has_log, note_change
@@ -84,9 +85,9 @@ def new_range(fs: Mount, root: int, count: int) -> npt.NDArray[np.uint64]:
     return np.arange(first, first + count, dtype=np.uint64)
 
 
-def remember_range(fs: Mount, root: int, first: int, count: int, index: int) -> None:
-    """Inodes that are in the trees as they were made; `index` is that of the first one."""
-    live_subvolume(fs, root).ranges.append((first, count, index))
+def remember_range(fs: Mount, root: int, made: NewRange) -> None:
+    """Inodes that are in the trees as they were made."""
+    live_subvolume(fs, root).ranges.append(made)
 
 
 def _read(fs: Mount, root: int, ino: int) -> LiveInode:
@@ -114,11 +115,13 @@ def _recall_log(fs: Mount, inode: LiveInode) -> None:
     """
     state = inode.log
     state.last_trans = inode.item.transid
-    made = bool(_index_in_range(fs, inode.root, inode.ino))
-    state.full_sync = made or state.last_trans == fs.generation
-    if not made:
+    made = _range_of(fs, inode.root, inode.ino)
+    state.full_sync = made is not None or state.last_trans == fs.generation
+    if made is None:
         state.last_unlink_trans = state.last_reflink_trans = state.last_trans
-    elif _is_in_log(fs, inode):
+        return
+    state.last_reflink_trans = made.cloned
+    if _is_in_log(fs, inode):
         state.logged_trans, state.last_sub_trans = fs.transid, 1
 
 
@@ -139,11 +142,15 @@ def were_made_at_once(fs: Mount, root: int, inos: npt.NDArray[np.uint64]) -> boo
 
 def _index_in_range(fs: Mount, root: int, ino: int) -> int:
     """Directory index of an inode made since the mount, which has its first name yet."""
+    made = _range_of(fs, root, ino)
+    return 0 if made is None else made.entry + ino - made.first
+
+
+def _range_of(fs: Mount, root: int, ino: int) -> NewRange | None:
+    """Return what an inode was made with at once, since the mount."""
     ranges = live_subvolume(fs, root).ranges
-    at = bisect_right(ranges, (ino, 2**64)) - 1
-    if at < 0 or ino >= ranges[at][0] + ranges[at][1]:
-        return 0
-    return ranges[at][2] + ino - ranges[at][0]
+    at = bisect_right(ranges, ino, key=lambda made: made.first) - 1
+    return ranges[at] if at >= 0 and ino < ranges[at].first + ranges[at].many else None
 
 
 def _only_index(items: Sequence[Item]) -> int:

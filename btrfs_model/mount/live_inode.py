@@ -10,7 +10,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from btrfs_model.mount.files.pages import DirtyBytes, FilePages
 from btrfs_model.mount.log.state import InodeLog
@@ -196,6 +196,20 @@ class LiveInode:
         return (self.ino, ItemType.INODE_ITEM, 0)
 
 
+class NewRange(NamedTuple):
+    """Inodes made at once.
+
+    `first`, `many`: their numbers.
+    `entry`: directory index of the first.
+    `cloned`: transaction in which extents were cloned to them; 0: none.
+    """
+
+    first: int
+    many: int
+    entry: int
+    cloned: int
+
+
 class LiveSubvolume:
     """What is in memory of a subvolume.
 
@@ -203,8 +217,7 @@ class LiveSubvolume:
     mounted.
     `inodes` (dict of int to LiveInode): by number.
     `walked` (dict of bytes to LiveInode): of the top of the filesystem: directories by their paths.
-    `ranges` (list of tuple): inodes made at once: first number, how many, directory index of the
-    first.
+    `ranges` (list of NewRange): inodes made at once.
     """
 
     __slots__ = ("inodes", "next_ino", "ranges", "walked")
@@ -213,4 +226,4 @@ class LiveSubvolume:
         self.next_ino = next_ino
         self.inodes: dict[int, LiveInode] = {}
         self.walked: dict[bytes, LiveInode] = {}
-        self.ranges: list[tuple[int, int, int]] = []
+        self.ranges: list[NewRange] = []

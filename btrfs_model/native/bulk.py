@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,13 @@ from btrfs_model.native.door import ffi, lib, new_fault, raise_fault
 from btrfs_model.native.items import raw_columns
 from btrfs_model.native.stream import SPAN
 from btrfs_model.native.tree import KEY
+from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.native.items import Columns
     from btrfs_model.native.writer import Writer
+
+Clones: TypeAlias = "tuple[npt.NDArray[Any], npt.NDArray[Any]]"
 
 CHANGE: Final = np.dtype(
     {
@@ -178,13 +181,25 @@ def _keys(objectid: int, kind: int, offsets: npt.NDArray[np.uint64]) -> npt.NDAr
 # ------------------------------------------------------------------------------ files and names --
 
 
+CLONED_EXTENT: Final = np.dtype(
+    {
+        "names": ["start", "item"],
+        "formats": ["<u8", FILE_EXTENT_ITEM.dtype],
+        "itemsize": ffi.sizeof("struct bm_cloned_extent"),
+    }
+)
+"""``struct bm_cloned_extent``."""
+
+
 def new_files(
     writer: Writer,
     first: dict[str, int],
+    times: npt.NDArray[np.uint64],
     item: bytes,
     names: bytes,
     sizes: npt.NDArray[np.uint32],
     entries: npt.NDArray[np.uint8],
+    clones: Clones | None = None,
 ) -> int:
     """Insert inode item, name and entry of each of many new files; return how many were made.
 
@@ -193,22 +208,37 @@ def new_files(
     writer : Writer
         Whose trees.
     first : dict of str to int
-        ``tree``, ``directory``, ``ino``, ``index``, ``time`` and ``tick`` of the first, and
-        ``sure`` as for :func:`apply`.
+        ``tree``, ``directory``, ``ino`` and ``index`` of the first, and ``sure`` as for
+        :func:`apply`.
+    times : numpy.ndarray
+        When each is made, nanoseconds.
     item : bytes
         Their inode item, but for the times.
     names, sizes : bytes, numpy.ndarray
         The names, one behind the other, and how long each is.
     entries : numpy.ndarray
         Takes what goes into the index of the directory.
+    clones : tuple of numpy.ndarray, optional
+        Rows of :data:`CLONED_EXTENT`, and of :data:`.SPAN`: which of them each file gets.
+
+    Raises
+    ------
+    OSError
+        EINVAL, EEXIST; some are made then.
     """
-    raw_item, raw_names = ffi.from_buffer("uint8_t[]", item), ffi.from_buffer("uint8_t[]", names)
-    raw_sizes = ffi.from_buffer("uint32_t[]", sizes)
-    files = ffi.new(
-        "struct bm_new_files *",
-        {**first, "count": len(sizes), "item": raw_item, "names": raw_names,
-         "names_size": len(names), "name_sizes": raw_sizes},
-    )  # fmt: skip
+    members: dict[str, Any] = {
+        **first, "count": len(sizes), "names_size": len(names),
+        "item": ffi.from_buffer("uint8_t[]", item),
+        "names": ffi.from_buffer("uint8_t[]", names),
+        "name_sizes": ffi.from_buffer("uint32_t[]", sizes),
+        "times": ffi.from_buffer("uint64_t[]", times),
+    }  # fmt: skip
+    if clones is not None:
+        extents, spans = clones
+        members["extents"] = ffi.from_buffer("struct bm_cloned_extent[]", extents)
+        members["extents_count"] = len(extents)
+        members["clones"] = ffi.from_buffer("struct bm_span[]", spans)
+    files = ffi.new("struct bm_new_files *", members)
     return writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))
 
 

@@ -205,7 +205,7 @@ class Computer(Record):
 
     def command(self, name: str) -> Builtin | None:
         """Return a program."""
-        from btrfs_model.scripts.program import HelpAsked
+        from btrfs_model.scripts.program import HelpAsked, UsageError, say
 
         if name.startswith(("/usr/", "/bin/", "/sbin/")):
             name = posixpath.basename(name)
@@ -221,6 +221,9 @@ class Computer(Record):
                 except HelpAsked as asked:
                     shell.write(str(asked))
                     return 0
+                except UsageError as error:
+                    say(shell, f"{name}: {error}\n")
+                    return 1
 
             return called
         if "/" in name and self.stat(self.absolute(name)) is not None:

@@ -85,16 +85,23 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="script-") as folder:
         words = [_copied(computer, folder, one) for one in arguments]
-        data = b"" if words != arguments and not _reads_input(arguments) else shell.files[0].read()
+        source = shell.files[0]
+        data = b"" if words != arguments and not _reads_input(arguments) else source.read()
         Path(folder).chmod(0o755)
         try:
             here = Path(folder + computer.cwd)
             here.mkdir(parents=True, exist_ok=True)
-            ran = subprocess.run(
-                [name, *words], executable=program, input=data, capture_output=True, cwd=here,
-                env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/", "TZ": "UTC"},
-                preexec_fn=_shut_in(folder), timeout=_SECONDS,
-            )  # fmt: skip
+            with tempfile.TemporaryFile() as given:
+                given.write(data)
+                given.seek(0)
+                ran = subprocess.run(
+                    [name, *words], executable=program, stdin=given, capture_output=True, cwd=here,
+                    env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/", "TZ": "UTC"},
+                    preexec_fn=_shut_in(folder), timeout=_SECONDS,
+                )  # fmt: skip
+                if not os.lseek(given.fileno(), 0, os.SEEK_CUR) and hasattr(source, "at"):
+                    # it had files to read: what comes next on the input is for the next program
+                    source.at -= len(data)
         except subprocess.TimeoutExpired:
             raise UnknownError(f"{name}: it ran for more than {_SECONDS} s") from None
         except subprocess.SubprocessError as error:
@@ -117,6 +124,8 @@ def _copied(computer: Computer, folder: str, word: str) -> str:
     if word in ("/dev/zero", "/dev/urandom", "/dev/random"):
         raise UnknownError(f"{word} has no end: read so many bytes of it (head -c, dd)")
     seen = computer.stat(word)
+    if seen is not None and seen.is_dir and not word.startswith("/"):
+        Path(folder + computer.absolute(word)).mkdir(parents=True, exist_ok=True)
     if seen is None or not (seen.is_file or stat.S_ISFIFO(seen.mode)):
         return word
     if seen.size > _COPIED:

@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import uncounted
-from btrfs_model.mount.names.lookup import find, is_read_only, may_write, read_link
+from btrfs_model.mount.names.lookup import find, is_read_only, read_link
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.scripts.collected import Collected, listed
 from btrfs_model.scripts.files import Stat, fail
 from btrfs_model.scripts.subvolumes import TOP, named
 from btrfs_model.shell.streams import Stream
@@ -26,18 +27,12 @@ if TYPE_CHECKING:
 
 _SECTOR: Final = 512
 _BLOCK: Final = 4096
-_MANY: Final = 64
-"""Files from which on all names of their directory are listed once, in place of looking each up."""
 _IGNORED: Final = {"rw", "noatime", "relatime", "nodiratime", "loop", "defaults", "strictatime",
                    "exec", "suid", "dev", "nofail", "lazytime"}  # fmt: skip
 
 
 def _aligned(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
-
-
-class CollectedError(Exception):
-    """Of files that were made together not all could be: their commands have to run one by one."""
 
 
 class Mounted:
@@ -57,22 +52,17 @@ class Mounted:
         self.top = ""
         self.is_read_only = False
         self.options: list[str] = []
-        self._folder = ""
-        self._names: list[str] = []
-        self._data = b""
-        self._mode = self._line = self._umask = 0
-        self._known: set[str] = set()
-        self._known_of: str | None = None
+        self.collected = Collected(self)
 
     @property
     def fs(self) -> WritableFilesystem:
         """The filesystem, with all that was collected."""
-        self.flush()
-        self._made.umask = self.computer.umask
-        return self._made
+        self.collected.flush()
+        self.made.umask = self.computer.umask
+        return self.made
 
     @property
-    def _made(self) -> WritableFilesystem:
+    def made(self) -> WritableFilesystem:
         """The filesystem, without what was collected."""
         assert self.device.filesystem is not None
         return self.device.filesystem
@@ -173,64 +163,12 @@ class Mounted:
     def put(self, path: str, data: bytes) -> None:
         """Write a whole file; new files of a directory with the same bytes are made together."""
         mode = 0o666
-        if not self.collect(path, data, mode):
+        if not self.collected.write(path, data, mode):
             MountedFile(self, path, "w", mode).write(data)
-
-    def collect(self, path: str, data: bytes, mode: int) -> bool:
-        """Keep a new file, to be made with others; return False where it is none.
-
-        `mode` is before the umask.
-        """
-        if not self.computer.collects or self.is_read_only:
-            return False
-        folder, _, name = path.rpartition("/")
-        umask = self.computer.umask
-        if (folder, data, mode, umask) != (self._known_of, self._data, self._mode, self._umask):
-            self.flush()
-            parent = self.inode(folder)
-            if not parent.is_dir:
-                raise fail(errno.ENOTDIR, path)
-            may_write(self.fs, parent, path)
-            self._known = set()
-            self._known_of, self._folder, self._data = folder, folder, data
-            self._mode, self._umask = mode, umask
-        if len(self._names) == _MANY:
-            self._known.update(self._listed(self._made, folder))
-        if not name or name in self._known or (len(self._names) < _MANY and self._is_there(path)):
-            self.flush()
-            return False
-        if not self._names:
-            self._line = self.computer.line
-        self._known.add(name)
-        self._names.append(name)
-        return True
-
-    def _is_there(self, path: str) -> bool:
-        """Whether a name is in the filesystem, without what was collected."""
-        try:
-            find(self._made, self.inside(path), follow=False)
-        except OSError:
-            return False
-        return True
 
     def flush(self) -> None:
         """Make the files that were collected."""
-        self._known_of = None
-        if not self._names:
-            return
-        names, self._names = self._names, []
-        fs = self._made
-        fs.umask = self._umask
-        folder = self.inside(self._folder)
-        try:
-            with self.computer.timed(f"create {len(names):,} files", self._line) as step:
-                step.bytes = len(names) * len(self._data)
-                if self._data:
-                    fs.write_files(folder, names, self._data, self._mode)
-                else:
-                    fs.create_files(folder, names, self._mode)
-        except OSError as error:
-            raise CollectedError(f"{self.where}/{self._folder}: {error.strerror}") from error
+        self.collected.flush()
 
     # ------------------------------------------------------------------------------- files --
 
@@ -294,12 +232,7 @@ class Mounted:
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory by their index, as readdir does."""
-        return self._listed(self.fs, path)
-
-    def _listed(self, fs: WritableFilesystem, path: str) -> list[str]:
-        # through a link, as opendir() goes
-        names = fs.file(f"{self.inside(path)}/").names()
-        return [name.decode("utf-8", "surrogateescape") for name in names]
+        return listed(self.fs, self.inside(path))
 
     def read_link(self, path: str) -> str:
         """Return where a symbolic link leads; OSError where it is none."""

@@ -20,6 +20,7 @@ Program: TypeAlias = "Callable[[Computer, Shell, list[str]], int]"
 _MODULES: Final = (
     "names",
     "copies",
+    "dd",
     "coreutils",
     "attributes.owners",
     "listing",
@@ -164,6 +165,13 @@ def human_size(size: int) -> str:
 def reason(error: OSError) -> str:
     """Return the words of an errno."""
     return os.strerror(error.errno) if error.errno else str(error)
+
+
+def quoted(path: str) -> str:
+    """Return a name as programs of coreutils tell it: between quotes where a shell needs them."""
+    if path and re.fullmatch(r"[\w@%+=:,./-][\w@%+=:,./~#-]*", path, re.ASCII):
+        return path
+    return f"'{path}'"
 
 
 def say(shell: Shell, text: str) -> None:

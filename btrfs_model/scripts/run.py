@@ -19,9 +19,9 @@ from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.machine import chosen as chosen_machine
 from btrfs_model.patches import KERNEL
 from btrfs_model.scripts.answer import region_table, regions
+from btrfs_model.scripts.collected import CollectedError
 from btrfs_model.scripts.computer import Computer
 from btrfs_model.scripts.host import program
-from btrfs_model.scripts.mounted import CollectedError
 from btrfs_model.scripts.steps import Reading, Step
 from btrfs_model.shell import compile as compiler
 from btrfs_model.shell.bash import bash

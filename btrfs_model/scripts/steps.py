@@ -79,6 +79,9 @@ class Record:
         self.readings: list[Reading] = []
         self._times: dict[tuple[tuple[str, int], ...], float | None] = {}
 
+    def flush(self) -> None:
+        """Do what was collected: it comes before what is noted now."""
+
     @contextmanager
     def timed(self, what: str, line: int | None = None) -> Iterator[Step]:
         """Count the work of a call, and let the clock go on by what it takes.
@@ -86,6 +89,7 @@ class Record:
         It has a row where it fails, too. `line`: of its command, where that is not the one that
         runs.
         """
+        self.flush()
         step = Step(self.line if line is None else line, what, None, {})
         first, failed = len(self.steps), None
         with counting() as counted:
@@ -119,6 +123,7 @@ class Record:
 
     def refused(self, what: str, error: OSError) -> OSError:
         """Note a call that was refused before it did anything, unless that is noted; return why."""
+        self.flush()
         if not hasattr(error, "has_row"):
             self.steps.append(Step(self.line, what, None, {}, errno=error.errno or 0))
             error.has_row = True  # type: ignore[attr-defined]

@@ -80,24 +80,31 @@ int64_t bm_writer_apply_calls(struct bm_writer *writer, uint64_t tree,
 			      const struct bm_writer_change *changes, size_t each, size_t calls,
 			      size_t sure, const uint8_t *data, uint64_t size,
 			      struct bm_fault *fault);
+/* An extent that a new file gets of another file. */
+struct bm_cloned_extent {
+	uint64_t start; /* where in the new file */
+	struct btrfs_file_extent_item item;
+};
 /* Regular files that are made in a directory, one after the other: names that are not there. */
 struct bm_new_files {
 	uint64_t tree;
 	uint64_t directory;
 	uint64_t ino;	/* of the first; the others count on from it, and from */
 	uint64_t index; /* its place in the directory */
-	uint64_t time;	/* of the first, nanoseconds */
-	uint64_t tick;	/* from one to the next */
 	size_t count;
-	size_t sure;	      /* of them, as for bm_writer_apply_calls() */
-	const uint8_t *item;  /* their inode item, but for the times */
-	const uint8_t *names; /* one behind the other, */
+	size_t sure;	       /* of them, as for bm_writer_apply_calls() */
+	const uint64_t *times; /* when each is made, nanoseconds */
+	const uint8_t *item;   /* their inode item, but for the times */
+	const uint8_t *names;  /* one behind the other, */
 	uint64_t names_size;
 	const uint32_t *name_sizes; /* each of so many bytes */
+	const struct bm_cloned_extent *extents;
+	const struct bm_span *clones; /* of the extents, what each file gets; NULL: nothing */
+	size_t extents_count;
 };
 /*
- * btrfs_create_new_inode() for each: inode item and name side by side, then the DIR_ITEM. The
- * DIR_INDEX payloads, for which `entries` has sizeof(struct btrfs_dir_item) * count + names_size
+ * btrfs_create_new_inode() for each: inode item and name side by side, then the DIR_ITEM; then
+ * btrfs_clone() into it. The DIR_INDEX payloads, for which `entries` has sizeof(struct btrfs_dir_item) * count + names_size
  * bytes, are left to the caller. Returns how many were made.
  */
 int64_t bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Many empty files in one call: what a create() of each does to the tree of its subvolume.
+ * Many new files in one call: what a create() of each, and a clone of another file into it, does to
+ * the tree of its subvolume.
  */
 #include "writer/writer.h"
 
@@ -53,11 +54,41 @@ static int insert_inode(struct bm_writer *writer, struct bm_writer_tree *tree,
 	    {.objectid = ino, .type = BTRFS_INODE_REF_KEY, .offset = files->directory}};
 	const uint32_t sizes[PARTS] = {sizeof(file->item), (uint32_t)sizeof(file->ref) + name_size};
 
-	set_times(&file->item, files->time + i * files->tick);
+	set_times(&file->item, files->times[i]);
 	file->ref.index = files->index + i;
 	file->ref.name_len = (uint16_t)name_size;
 	return bm_writer_insert_near(writer, tree, fingers, keys, sizes, PARTS,
 				     (const uint8_t *)file, fault);
+}
+
+/* btrfs_clone(): the items, each with a reference of its extent. */
+static int insert_clones(struct bm_writer *writer, struct bm_writer_tree *tree,
+			 struct bm_fingers *fingers, const struct bm_new_files *files, size_t i,
+			 struct bm_fault *fault)
+{
+	const struct bm_span *clones = &files->clones[i];
+
+	if (clones->at > files->extents_count || clones->size > files->extents_count - clones->at)
+		return bm_writer_errno(fault, tree, EINVAL);
+	for (uint64_t at = clones->at; at < clones->at + clones->size; at++) {
+		const struct bm_cloned_extent *extent = &files->extents[at];
+		const struct btrfs_file_extent_item *item = &extent->item;
+		const struct bm_key key = {.objectid = files->ino + i,
+					   .type = BTRFS_EXTENT_DATA_KEY,
+					   .offset = extent->start};
+		const struct bm_data_ref ref = {.bytenr = item->disk_bytenr,
+						.num_bytes = item->disk_num_bytes,
+						.root = files->tree,
+						.ino = key.objectid,
+						.offset = extent->start - item->offset};
+		const uint32_t size = sizeof(*item);
+
+		if (bm_writer_insert_near(writer, tree, fingers, &key, &size, 1,
+					  (const uint8_t *)item, fault) < 0 ||
+		    bm_writer_inc_data_ref(writer, &ref, 1, fault) < 0)
+			return fault->code;
+	}
+	return BM_OK;
 }
 
 int64_t bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
@@ -90,6 +121,8 @@ int64_t bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files 
 		entry_size = fill_entry(entries, writer->transid, files->ino + i, name, size);
 		if (bm_writer_insert_entry_near(writer, tree, &fingers, &key, entries, entry_size,
 						fault) < 0)
+			return fault->code;
+		if (files->clones && insert_clones(writer, tree, &fingers, files, i, fault) < 0)
 			return fault->code;
 		entries += entry_size;
 		name += size;

@@ -32,6 +32,7 @@ from btrfs_model.mount.bulk.made_inodes import (
     Remembered,
     mode_of,
 )
+from btrfs_model.mount.bulk.rows import tick
 from btrfs_model.mount.inode import last_index, live_subvolume
 from btrfs_model.mount.live_inode import (
     DEFAULT,
@@ -80,9 +81,9 @@ def make_inodes(fs: Mount, found: NewInodes, start: int, *, there: bool = False)
     calls = sum(_CALLS + plan.times * plan.row.more for plan in plans)
     if not plans or not stays_enough(fs, calls):
         return _NOTHING
-    time, tick = fs.clock, _tick(fs)
+    time, step = fs.clock, tick(fs)
     template = InodeFields(generation=fs.transid, transid=fs.transid, uid=fs.uid, gid=fs.gid).pack()
-    rows = _rows(fs, found, plans, start, time, tick)
+    rows = _rows(fs, found, plans, start, time, step)
     rows["there"][:1] = there
     try:
         count = bulk.new_inodes(fs.writer, root, first, rows, template, found.data)
@@ -92,7 +93,7 @@ def make_inodes(fs: Mount, found: NewInodes, start: int, *, there: bool = False)
         raise
     if not count:
         return _NOTHING
-    return Remembered(fs, root, found, tick).remember(first, plans[:count], there=there)
+    return Remembered(fs, root, found, step).remember(first, plans[:count], there=there)
 
 
 def _is_made(fs: Mount, inode: LiveInode | None) -> bool:
@@ -102,7 +103,7 @@ def _is_made(fs: Mount, inode: LiveInode | None) -> bool:
     item = inode.item
     return (
         item.generation == fs.transid
-        and item.otime == item.ctime == fs.clock - CREATE_TICKS * _tick(fs)
+        and item.otime == item.ctime == fs.clock - CREATE_TICKS * tick(fs)
         and not (item.flags or item.sequence or inode.holders or inode.pages.is_dirty)
         and fs.delayed.node(inode.root, inode.ino) is None
     )
@@ -156,7 +157,7 @@ def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
         writes = min(row.writes, max(room - 1, 0) // each)
         size = int(found.pieces.rows["size"][row.piece : row.piece + writes].sum())
         row = row._replace(writes=writes, size=size, has=0)
-    memory = Remembered(fs, inode.root, found, _tick(fs))
+    memory = Remembered(fs, inode.root, found, tick(fs))
     memory.describe(inode, row)
     if row.has:
         fs.delayed.update_inode(inode)
@@ -174,14 +175,6 @@ def _is_new(fs: Mount, inode: LiveInode, row: NewInode, size: int) -> bool:
     if not row.writes:
         return True
     return inode.pages.may_take(size) and not inode.pages.flush_on_close
-
-
-def _tick(fs: Mount) -> int:
-    """Return by how much the clock goes on when it is read."""
-    before = fs.clock
-    fs.now()
-    tick, fs.clock = fs.clock - before, before
-    return tick
 
 
 def _is_quiet(fs: Mount, root: int) -> bool:

@@ -25,7 +25,7 @@ from btrfs_model.mount.inode import (
     new_range,
     remember_range,
 )
-from btrfs_model.mount.live_inode import DEFAULT, EMPTY_SUBVOL_DIR, InodeFields, LiveInode
+from btrfs_model.mount.live_inode import DEFAULT, EMPTY_SUBVOL_DIR, InodeFields, LiveInode, NewRange
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import NAME_LEN, d_drop_all, fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
@@ -33,17 +33,17 @@ from btrfs_model.mount.names.namei import HANDED_DOWN, new_items
 from btrfs_model.mount.names.xattr import get_xattr
 from btrfs_model.mount.space.space_info import give_back, keeps_delayed
 from btrfs_model.mount.transaction import start_transaction
-from btrfs_model.native.bulk import new_files
+from btrfs_model.native.bulk import Clones, new_files
 from btrfs_model.native.data import name_hashes
 from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 
 _CHUNK: Final = 2048
-_TICKS: Final = 4
+TICKS: Final = 4
 """Times that create() takes: of the inode, of the root item, of the directory, of the root item."""
 
-_OWN, _DIRECTORY, _ROOT = 0, 2, 3
+_DIRECTORY, _ROOT = 2, 3
 
 
 def create_files(
@@ -63,18 +63,11 @@ def create_files(
     Raises OSError: ENOENT, ENOTDIR, EROFS ... of the directory; EEXIST for a name that is there or
     comes twice, EINVAL or ENAMETOOLONG for what is no name. Nothing is made then.
     """
-    parent = find(fs, directory)
-    if not parent.is_dir:
-        raise fail(errno.ENOTDIR, directory)
-    if parent.ino == EMPTY_SUBVOL_DIR:
-        raise fail(errno.EACCES, directory)
-    may_write(fs, parent, directory)
-    raw = _as_bytes(names)
-    _check_names(fs, parent, raw)
-    if _hands_down(fs, parent):
+    parent, raw = new_names(fs, directory, names)
+    if hands_down(fs, parent):
         start = as_bytes(directory) + b"/"
         return np.array([create(start + name, mode) for name in raw], np.uint64)
-    item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
+    item = new_item(fs, mode)
     inos = [np.zeros(0, np.uint64)]
     done, pace, changes = 0, _CHUNK, new_items(parent, item.mode)
     keeps = keeps_delayed(fs, each=0, directories=1)
@@ -89,6 +82,24 @@ def create_files(
         pace = len(made)
         done += pace
     return np.concatenate(inos)
+
+
+def new_names(fs: Mount, directory: Path, names: Sequence[Path]) -> tuple[LiveInode, list[bytes]]:
+    """Return a directory, and names that can be made there; OSError as :func:`create_files`."""
+    parent = find(fs, directory)
+    if not parent.is_dir:
+        raise fail(errno.ENOTDIR, directory)
+    if parent.ino == EMPTY_SUBVOL_DIR:
+        raise fail(errno.EACCES, directory)
+    may_write(fs, parent, directory)
+    raw = _as_bytes(names)
+    _check_names(fs, parent, raw)
+    return parent, raw
+
+
+def new_item(fs: Mount, mode: int) -> InodeFields:
+    """Return the inode item of a new file; its times are not in it yet."""
+    return InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
 
 
 def _as_bytes(names: Sequence[Path]) -> list[bytes]:
@@ -139,7 +150,7 @@ def _sizes(names: list[bytes]) -> npt.NDArray[np.uint32]:
     return np.fromiter(map(len, names), np.uint32, len(names))
 
 
-def _hands_down(fs: Mount, parent: LiveInode) -> bool:
+def hands_down(fs: Mount, parent: LiveInode) -> bool:
     """Whether new files get anything from their directory."""
     return bool(
         parent.item.flags & HANDED_DOWN
@@ -153,32 +164,55 @@ def _hands_down(fs: Mount, parent: LiveInode) -> bool:
 def _create(
     fs: Mount, parent: LiveInode, names: list[bytes], item: InodeFields, sure: int
 ) -> npt.NDArray[np.uint64]:
+    start, each = fs.clock, TICKS * tick(fs)
+    times = np.arange(start, start + len(names) * each, each, dtype=np.uint64)[: len(names)]
+    inos = insert_files(fs, parent, names, item, times, sure)
+    fs.clock = start + len(inos) * each
+    note_entries(fs, parent, start + (len(inos) - 1) * each)
+    return inos
+
+
+def tick(fs: Mount) -> int:
+    """Return by how much the clock goes on when it is read."""
+    before = fs.clock
+    fs.now()
+    step, fs.clock = fs.clock - before, before
+    return step
+
+
+def insert_files(
+    fs: Mount, parent: LiveInode, names: list[bytes], item: InodeFields,
+    times: npt.NDArray[np.uint64], sure: int, clones: Clones | None = None,
+) -> npt.NDArray[np.uint64]:  # fmt: skip
+    """Insert the items of files, and let their entries wait; return the numbers of those made.
+
+    `times`: when each is made, nanoseconds.
+    `sure`, `clones`: as for :func:`.bulk.new_files`.
+    """
     root = parent.root
-    start = fs.clock
-    tick = fs.now() - start or fs.clock - start
     ino, index = live_subvolume(fs, root).next_ino, last_index(fs, parent) + 1
     sizes, text = _sizes(names), b"".join(names)
     entries = np.empty(DIR_ITEM.size * len(names) + len(text), np.uint8)
     item.generation = item.transid = fs.transid
-    first = {
-        "tree": root, "directory": parent.ino, "ino": ino, "index": index,
-        "time": start + _OWN, "tick": _TICKS * tick, "sure": sure,
-    }  # fmt: skip
-    count = new_files(fs.writer, first, item.pack(), text, sizes, entries)
-    fs.clock = start + count * _TICKS * tick
+    first = {"tree": root, "directory": parent.ino, "ino": ino, "index": index, "sure": sure}
+    count = new_files(fs.writer, first, times, item.pack(), text, sizes, entries, clones)
     inos = new_range(fs, root, count)
     d_drop_all(fs, parent)
     parent.index_cnt = index + count
-    remember_range(fs, root, ino, count, index)
+    remember_range(fs, root, NewRange(ino, count, index, fs.transid if clones else 0))
     sizes = sizes[:count]
     length = int(sizes.sum())
     made = entries[: DIR_ITEM.size * count + length].tobytes()
     fs.delayed.insert_indexes(parent, index, sizes + np.uint32(DIR_ITEM.size), made)
-    last = start + (count - 1) * _TICKS * tick
     parent.item.size += 2 * length
     parent.item.sequence += count
-    parent.item.mtime = parent.item.ctime = last + _DIRECTORY * tick
-    end, fs.clock = fs.clock, last + _ROOT * tick
-    mark_inode_dirty(fs, parent)
-    assert fs.clock == end
     return inos
+
+
+def note_entries(fs: Mount, parent: LiveInode, last: int) -> None:
+    """Let the item of a directory follow its new entries; `last`: when the last was begun."""
+    step, end = tick(fs), fs.clock
+    parent.item.mtime = parent.item.ctime = last + _DIRECTORY * step
+    fs.clock = last + _ROOT * step
+    mark_inode_dirty(fs, parent)
+    fs.clock = end

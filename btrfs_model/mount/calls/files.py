@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.mount.bulk.clones import clone_files
 from btrfs_model.mount.bulk.file_extents import write_file_extents
 from btrfs_model.mount.bulk.new_files import fill_files, write_files
 from btrfs_model.mount.calls.call_errors import about
@@ -255,6 +256,17 @@ class FileCalls(NamespaceCalls):
         with self._opened(source) as from_inode, self._changed(target, None) as to_inode:
             clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
             self._sync_if_asked(from_inode, to_inode)
+
+    @about("directory")
+    def clone_files(
+        self, sources: Sequence[Path], directory: Path, names: Sequence[Path], mode: int = 0o666
+    ) -> None:
+        """Make many clones of files; see :func:`btrfs_model.mount.bulk.clones.clone_files`."""
+
+        def clone(source: Path, target: Path) -> None:
+            self.clone_range(source, target, 0, 0, 0)
+
+        clone_files(self, sources, directory, names, mode, self.create, clone)
 
     @about("target")
     def dedupe_range(

@@ -16,7 +16,7 @@ from btrfs_model.cost.writing import log_sync
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.scripts.files import Stat, TreeFile, fail
 from btrfs_model.scripts.mounted import MountedFile
-from btrfs_model.scripts.program import Program, options, reason, say, size_of
+from btrfs_model.scripts.program import Program, UsageError, options, quoted, reason, say, size_of
 from btrfs_model.scripts.programs.attributes.owners import set_owner
 from btrfs_model.scripts.programs.attributes.xattrs import xattrs
 from btrfs_model.scripts.programs.names import (
@@ -38,9 +38,24 @@ if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell
 
 _PIECE: Final = 1 << 20
+_ALWAYS: Final = ("--reflink", "--reflink=always")
+
+
+def _cloned(computer: Computer, source: str, target: str) -> bool:
+    """Clone a file to a new name together with others; return False where it is for itself."""
+    first, second = computer.place(computer.absolute(source)), computer.place(
+        computer.absolute(target))  # fmt: skip
+    if first is None or second is None or first[0] is not second[0]:
+        return False
+    try:
+        return first[0].collected.clone(first[1], second[1])
+    except OSError:
+        return False
 
 
 def _cp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    if len(arguments) == 3 and arguments[0] in _ALWAYS and _cloned(computer, *arguments[1:]):
+        return 0
     given, paths = options(
         arguments, "rRapfvdLPTn", "t",
         long=("reflink", "archive", "recursive", "sparse=", "preserve", "no-target-directory"),
@@ -68,6 +83,11 @@ def _cp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         try:
             _copy(computer, computer.absolute(source).rstrip("/") or "/", name, recursive=recursive,
                   keeps=keeps, reflink=reflink)  # fmt: skip
+        except _IntoItselfError:
+            shown = f"{target.rstrip('/')}/{posixpath.basename(source.rstrip('/'))}"
+            say(shell, f"cp: cannot copy a directory, '{source}', into itself, "
+                       f"'{shown if into else target}'\n")  # fmt: skip
+            status = 1
         except OSError as error:
             if (
                 error.errno == errno.ENOENT
@@ -84,6 +104,10 @@ def _cp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return status
 
 
+class _IntoItselfError(Exception):
+    """A directory would be copied into itself."""
+
+
 def _copy(
     computer: Computer, source: str, path: str, *, recursive: bool, keeps: str, reflink: str
 ) -> None:
@@ -95,7 +119,11 @@ def _copy(
             raise fail(errno.EISDIR, source)
         if computer.stat(path) is None:
             make_folder(computer, path, seen.mode & 0o7777)
+        made = computer.stat(path)
         for name in computer.listdir(source):
+            inner = computer.stat(f"{source}/{name}", follow=False)
+            if inner is not None and made is not None and inner.same == made.same:
+                raise _IntoItselfError
             _copy(computer, f"{source}/{name}", f"{path}/{name}", recursive=True, keeps=keeps,
                   reflink=reflink)  # fmt: skip
     elif seen.is_link:
@@ -167,82 +195,8 @@ def change_times(computer: Computer, path: str, atime: int, mtime: int) -> None:
         found[0].fs.utimes(found[0].inside(found[1]), atime, mtime)
 
 
-def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    if arguments == ["--help"]:
-        shell.write("usage: dd [operand=value] ...; status= is none, noxfer or progress\n")
-        return 0
-    given = dict(one.partition("=")[::2] for one in arguments)
-    known = {"if", "of", "bs", "count", "seek", "skip", "conv", "oflag", "iflag", "status", "ibs",
-             "obs"}  # fmt: skip
-    for name in given:
-        if name not in known:
-            raise UnknownError(f"dd: {name}=: this operand is not known")
-    block = size_of(given.get("bs", given.get("obs", "512")))
-    if not block:
-        say(shell, "dd: invalid number: '0'\n")
-        return 1
-    count = size_of(given["count"]) if "count" in given else None
-    skip, seek = size_of(given.get("skip", "0")), size_of(given.get("seek", "0"))
-    flags = set(given.get("conv", "").split(",")) | set(given.get("oflag", "").split(","))
-    try:
-        source = computer.open(given["if"], "r") if "if" in given else shell.files[0]
-        if skip:
-            source.read(skip * block)
-        target: Stream
-        if "of" in given:
-            target = computer.open(given["of"], "r+" if "notrunc" in flags or seek else "w")
-            if seek and "notrunc" not in flags:
-                _cut(computer, computer.absolute(given["of"]), seek * block)
-            target.at = seek * block  # type: ignore[attr-defined]
-            if "direct" in flags and isinstance(target, MountedFile):
-                target.direct = True
-        else:
-            target = shell.files[1]
-        done = 0
-        while count is None or done < count * block:
-            want = block if count is None else min(max(block, 1), count * block - done)
-            data = source.read(want)
-            if not data:
-                break
-            target.write(data)
-            if {"sync", "dsync"} & flags and "of" in given:
-                fsync(computer, computer.absolute(given["of"]))
-            done += len(data)
-            if len(data) < want:
-                break
-    except OSError as error:
-        name = given.get("of", given.get("if", ""))
-        told = "writing" if error.errno == errno.ENOSPC else "failed to open"
-        say(shell, f"dd: error writing '{name}': {reason(error)}\n" if told == "writing"
-            else f"dd: failed to open '{name}': {reason(error)}\n")  # fmt: skip
-        return 1
-    if {"fsync", "fdatasync"} & flags and "of" in given:
-        fsync(computer, computer.absolute(given["of"]))
-    if given.get("status") != "none":
-        whole, part = divmod(done, block)
-        told = f"{whole}+{int(bool(part))} records"
-        say(shell, f"{told} in\n{told} out\n")
-        if given.get("status") != "noxfer":
-            say(shell, f"{done} bytes{_human(done)} copied, 0 s, Infinity B/s\n")
-    return 0
-
-
-def _human(size: int) -> str:
-    found = ""
-    for base, units in ((1000, "kMGT"), (1024, "KMGT")):
-        value, unit = float(size), ""
-        for unit_ in units:
-            if value < base:
-                break
-            value, unit = value / base, unit_
-        if not unit:
-            return found + ")" if found else ""
-        text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
-        found += f" ({text} {unit}B" if base == 1000 else f", {text} {unit}iB"
-    return found + ")"
-
-
-def _cut(computer: Computer, path: str, size: int) -> None:
+def cut(computer: Computer, path: str, size: int) -> None:
+    """Make a file so many bytes long."""
     found = computer.place(path)
     if found is None:
         node = computer.node(path)
@@ -258,13 +212,22 @@ def _cut(computer: Computer, path: str, size: int) -> None:
 def _truncate(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "c", "sr", long=("size=", "reference="),
                            program_name="truncate")  # fmt: skip
-    told = given.get("s", given.get("size", ""))
-    if not told:
+    if {"r", "reference"} & set(given):
         raise UnknownError("truncate: -r is not known")
-    relative = told[0] if told[0] in "+-<>/%" else ""
-    amount = size_of(told.lstrip("+-<>/%"))
+    told = given.get("s", given.get("size"))
+    if told is None or not paths:
+        what = "missing file operand" if told is not None else (
+            "you must specify either '--size' or '--reference'")  # fmt: skip
+        say(shell, f"truncate: {what}\nTry 'truncate --help' for more information.\n")
+        return 1
+    relative = told[0] if told[:1] in tuple("+-<>/%") else ""
+    try:
+        amount = size_of(told.removeprefix(relative))
+    except UsageError:
+        say(shell, f"truncate: Invalid number: '{told}'\n")
+        return 1
 
-    def cut(path: str) -> None:
+    def change(path: str) -> None:
         if path.startswith("/dev/") or path in computer.devices:
             computer.device(path).size = amount
         seen = computer.stat(path)
@@ -281,9 +244,9 @@ def _truncate(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             # an image: it is a device of this size, its bytes are those of a filesystem
             computer.add_device(path, size)
             return
-        _cut(computer, path, size)
+        cut(computer, path, size)
 
-    return each(computer, shell, paths, cut, "truncate: cannot open '{}' for writing")
+    return each(computer, shell, paths, change, "truncate: cannot open '{}' for writing")
 
 
 def fsync(computer: Computer, path: str, *, data_only: bool = False) -> str:
@@ -328,9 +291,16 @@ def void(_: object) -> None:
 
 
 def inputs(
-    computer: Computer, shell: Shell, name: str, paths: list[str]
+    computer: Computer,
+    shell: Shell,
+    name: str,
+    paths: list[str],
+    told: tuple[str, str] = ("{}", "{}"),
 ) -> Iterator[tuple[str, Stream | None]]:
-    """Open what a program reads: its files, or its standard input."""
+    """Open what a program reads: its files, or its standard input.
+
+    `told`: how it names a file that cannot be opened, and a directory.
+    """
     for path in paths or ["-"]:
         try:
             if path == "-":
@@ -342,7 +312,9 @@ def inputs(
                 raise fail(errno.EISDIR, path)
             yield path, computer.open(path, "r")
         except OSError as error:
-            say(shell, f"{name}: {path}: {reason(error)}\n")
+            form = told[error.errno == errno.EISDIR]
+            shown = form.format(quoted(path) if form == "{}" else path)
+            say(shell, f"{name}: {shown}: {reason(error)}\n")
             yield path, None
 
 
@@ -436,12 +408,16 @@ def _head(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     count = given.get("c", given.get("bytes"))
     lines = given.get("n", given.get("lines", "10"))
     status = 0
-    for number, (path, stream) in enumerate(inputs(computer, shell, "head", paths)):
+    told = "cannot open '{}' for reading", "error reading '{}'"
+    titled = 0
+    for path, stream in inputs(computer, shell, "head", paths, told):
+        opened = stream is not None or computer.stat(path) is not None
+        if opened and len(paths) > 1 and "q" not in given:
+            shell.write(f"{chr(10) if titled else ''}==> {path} <==\n")
+            titled += 1
         if stream is None:
             status = 1
             continue
-        if len(paths) > 1 and "q" not in given:
-            shell.write(f"{chr(10) if number else ''}==> {path} <==\n")
         if count is not None:
             if count.startswith("-"):
                 shell.files[1].write(stream.read()[: -size_of(count[1:]) or None])
@@ -462,14 +438,19 @@ def _head(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 def _tee(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "ai", program_name="tee")
     data = shell.files[0].read()
+    status = 0
     for path in paths:
-        computer.open(path, "a" if "a" in given else "w").write(data)
+        try:
+            computer.open(path, "a" if "a" in given else "w").write(data)
+        except OSError as error:
+            say(shell, f"tee: {quoted(path)}: {reason(error)}\n")
+            status = 1
     shell.files[1].write(data)
-    return 0
+    return status
 
 
 PROGRAMS: Final[dict[str, Program]] = {
-    "cp": _cp, "dd": _dd, "truncate": _truncate, "sync": _sync, "cat": _cat, "head": _head,
+    "cp": _cp, "truncate": _truncate, "sync": _sync, "cat": _cat, "head": _head,
     "tee": _tee, "md5sum": _digest("md5"), "sha1sum": _digest("sha1"),
     "sha256sum": _digest("sha256"),
 }  # fmt: skip

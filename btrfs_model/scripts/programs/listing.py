@@ -19,6 +19,7 @@ from btrfs_model.shell.state import UnknownError
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
+    from btrfs_model.shell.streams import Stream
 
 _SIX_MONTHS: Final = 31556952 // 2
 
@@ -115,13 +116,13 @@ def _rows(
             str(seen.uid) if numeric else USERS.get(seen.uid, str(seen.uid)),
             str(seen.gid) if numeric else GROUPS.get(seen.gid, str(seen.gid)),
             _size(seen, rows, given),
-            _when(computer, seen.mtime), shown, str(seen.ino),
+            when(computer, seen.mtime), shown, str(seen.ino),
         ))  # fmt: skip
     widths = [max((len(row[at]) for row in cells), default=0) for at in range(5)]
-    for mode, links, user, group, size, when, shown, ino in cells:
+    for mode, links, user, group, size, time, shown, ino in cells:
         before = f"{ino:>{number}} " if "i" in given else ""
         shell.write(f"{before}{mode} {links:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} "
-                    f"{size:>{widths[4]}} {when} {shown}\n")  # fmt: skip
+                    f"{size:>{widths[4]}} {time} {shown}\n")  # fmt: skip
 
 
 def _size(seen: Stat, rows: list[tuple[str, Stat]], given: dict[str, str]) -> str:
@@ -133,11 +134,12 @@ def _size(seen: Stat, rows: list[tuple[str, Stat]], given: dict[str, str]) -> st
     return f"{os.major(seen.rdev):>{wide}}, {os.minor(seen.rdev):>{narrow}}"
 
 
-def _when(computer: Computer, nanoseconds: int) -> str:
-    when = datetime.datetime.fromtimestamp(nanoseconds // 10**9, datetime.UTC)
+def when(computer: Computer, nanoseconds: int) -> str:
+    """Return a time as ``ls -l`` shows it."""
+    moment = datetime.datetime.fromtimestamp(nanoseconds // 10**9, datetime.UTC)
     # a filesystem's clock is a little ahead
     recent = -60 <= computer.now - nanoseconds / 1e9 < _SIX_MONTHS
-    return when.strftime("%b %e %H:%M" if recent else "%b %e  %Y")
+    return moment.strftime("%b %e %H:%M" if recent else "%b %e  %Y")
 
 
 # ---------------------------------------------------------------------------------------- wc --
@@ -146,34 +148,44 @@ def _when(computer: Computer, nanoseconds: int) -> str:
 def _wc(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "lwcmL", program_name="wc")
     chosen = [one for one in "lwc" if one in given or (one == "c" and "m" in given)] or list("lwc")
-    rows, status = [], 0
+    seen = [computer.stat(path) for path in paths]
+    # it makes its columns before it reads
+    width = len(str(sum(one.size for one in seen if one is not None and one.is_file)))
+    if not paths or any(one is not None and not one.is_file for one in seen):
+        width = max(width, 7)
+    if len(chosen) == 1 and len(paths) < 2:
+        width = 1
+    total, status = dict.fromkeys("lwc", 0), 0
     for path, stream in inputs(computer, shell, "wc", paths):
-        if stream is None:
-            status = 1
+        status |= stream is None
+        is_dir = stream is None and bool(getattr(computer.stat(path), "is_dir", False))
+        if stream is None and not is_dir:
             continue
-        lines = words = size = 0
-        inside = False
-        while piece := stream.read(1 << 20):
-            lines += piece.count(b"\n")
-            size += len(piece)
-            if "w" in chosen:
-                found = piece.split()
-                words += len(found) - (1 if found and inside and not piece[:1].isspace() else 0)
-                inside = not piece[-1:].isspace()
-        rows.append(({"l": lines, "w": words, "c": size}, path if paths else ""))
-    if len(rows) > 1:
-        rows.append(({key: sum(row[0][key] for row in rows) for key in "lwc"}, "total"))
-    alone = len(chosen) == 1 and len(rows) == 1
-    width = 0 if alone else max((len(str(one["c"])) for one, _ in rows), default=1)
-    if not paths and not alone:
-        width = 7
-    for counts, path in rows:
-        shell.write(
-            " ".join(f"{counts[one]:>{width}}" for one in chosen)
-            + (f" {path}" if path else "")
-            + "\n"
-        )
-    return status
+        counts = dict.fromkeys("lwc", 0) if stream is None else _counts(stream, chosen)
+        _wc_row(shell, counts, chosen, width, path if paths else "")
+        total = {one: total[one] + counts[one] for one in "lwc"}
+    if len(paths) > 1:
+        _wc_row(shell, total, chosen, width, "total")
+    return int(status)
+
+
+def _counts(stream: Stream, chosen: list[str]) -> dict[str, int]:
+    """Count lines, words and bytes; words where they are wanted."""
+    lines = words = size = 0
+    inside = False
+    while piece := stream.read(1 << 20):
+        lines += piece.count(b"\n")
+        size += len(piece)
+        if "w" in chosen:
+            found = piece.split()
+            words += len(found) - (1 if found and inside and not piece[:1].isspace() else 0)
+            inside = not piece[-1:].isspace()
+    return {"l": lines, "w": words, "c": size}
+
+
+def _wc_row(shell: Shell, counts: dict[str, int], chosen: list[str], width: int, name: str) -> None:
+    shown = " ".join(f"{counts[one]:>{width}}" for one in chosen)
+    shell.write(f"{shown} {name}\n" if name else f"{shown}\n")
 
 
 PROGRAMS: Final[dict[str, Program]] = {

@@ -122,8 +122,18 @@ def make_folder(computer: Computer, path: str, mode: int) -> None:
 
 def _rmdir(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     _, paths = options(arguments, "v", program_name="rmdir")
-    return each(computer, shell, paths, lambda path: remove_folder(computer, path),
-                "rmdir: failed to remove '{}'")  # fmt: skip
+
+    def remove(path: str) -> None:
+        remove_folder(computer, path)
+
+    status = 0
+    for path in paths:
+        if posixpath.basename(path.rstrip("/")) == ".":
+            say(shell, f"rmdir: failed to remove '{path}': Invalid argument\n")
+            status = 1
+        else:
+            status |= each(computer, shell, [path], remove, "rmdir: failed to remove '{}'")
+    return status
 
 
 def remove_folder(computer: Computer, path: str) -> None:
@@ -311,21 +321,38 @@ def _mv(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     status = 0
     for source in sources:
         name = f"{whole.rstrip('/')}/{posixpath.basename(source.rstrip('/'))}" if into else whole
+        shown = f"{target.rstrip('/')}/{posixpath.basename(source.rstrip('/'))}" if into else target
+        if refused := _no_move(computer, source, name, shown):
+            say(shell, f"mv: {refused}\n")
+            status = 1
+            continue
+        if "n" in given and computer.stat(name, follow=False) is not None:
+            continue
         try:
             rename(
                 computer, computer.absolute(source).rstrip("/"), name, exchange="exchange" in given
             )
         except OSError as error:
-            if (
-                error.errno == errno.ENOENT
-                and computer.stat(computer.absolute(source), False) is None
-            ):
-                say(shell, f"mv: cannot stat '{source}': {reason(error)}\n")
-            else:
-                shown = f"{target.rstrip('/')}/{posixpath.basename(source)}" if into else target
-                say(shell, f"mv: cannot move '{source}' to '{shown}': {reason(error)}\n")
+            say(shell, f"mv: cannot move '{source}' to '{shown}': {reason(error)}\n")
             status = 1
     return status
+
+
+def _no_move(computer: Computer, source: str, name: str, shown: str) -> str:
+    """Say why mv does not even try."""
+    first = computer.absolute(source).rstrip("/") or "/"
+    seen, there = (computer.stat(one, follow=False) for one in (first, name))
+    if seen is None:
+        return f"cannot stat '{source}': No such file or directory"
+    if first == name.rstrip("/"):
+        return f"'{source}' and '{shown}' are the same file"
+    if there is not None and seen.is_dir != there.is_dir:
+        if seen.is_dir:
+            return f"cannot overwrite non-directory '{shown}' with directory '{source}'"
+        return f"cannot overwrite directory '{shown}' with non-directory"
+    if seen.is_dir and name.startswith(first + "/"):
+        return f"cannot move '{source}' to a subdirectory of itself, '{shown}'"
+    return ""
 
 
 def rename(computer: Computer, source: str, path: str, *, exchange: bool = False) -> None:

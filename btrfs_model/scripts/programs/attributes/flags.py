@@ -43,7 +43,18 @@ def _chattr(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         with computer.timed("chattr"):
             mounted.fs.chattr(inside, add, remove)
 
-    return each(computer, shell, paths, change, "chattr: cannot set flags on {}")
+    status = 0
+    for path in paths:
+        seen = computer.stat(path, follow=False)
+        if seen is None:
+            say(shell, f"chattr: No such file or directory while trying to stat {path}\n")
+            status = 1
+        elif not (seen.is_file or seen.is_dir):
+            say(shell, f"chattr: Operation not supported while reading flags on {path}\n")
+            status = 1
+        else:
+            status |= each(computer, shell, [path], change, "chattr: cannot set flags on {}")
+    return status
 
 
 _SHOWN: Final = "suSDiadAcEjItTeCxFNPVm"

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import io
 import posixpath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from btrfs_model.backref.api import logical_ino
 from btrfs_model.questions.dumptree.text import dump_tree_text
@@ -28,13 +27,14 @@ def _dump_tree(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     if {"e", "u", "d", "r", "R", "b"} & set(given):
         raise UnknownError("btrfs inspect-internal dump-tree: only -t is known")
     told = given.get("t", given.get("tree"))
-    out = io.BytesIO()
     with image_on(computer, paths[-1]) as image:
         if image is None:
             say(shell, f"ERROR: unable to open {paths[-1]}\n")
             return 1
+        shell.write("btrfs-progs v6.2 \n")
+        # what it writes to takes bytes, and nothing else is asked of it
+        out = cast("BinaryIO", shell.files[1])
         dump_tree_text(image, out, None if told is None else tree_number(told))
-    shell.files[1].write(b"btrfs-progs v6.2 \n" + out.getvalue())
     return 0
 
 

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
-from typing import TYPE_CHECKING, Final
+import os
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from btrfs_model.base.errors import BtrfsModelError, ReceiveError
+from btrfs_model.ondisk.stream import MAGIC, STREAM_HEADER
 from btrfs_model.questions.receive.api import receive as receive_stream
 from btrfs_model.questions.send.ioctl import send as send_snapshot
 from btrfs_model.questions.send.parent import find_good_parent
@@ -19,12 +22,21 @@ from btrfs_model.scripts.programs.btrfs.common import (
     on_mount,
 )
 from btrfs_model.shell.state import UnknownError
+from btrfs_model.shell.streams import Null
 from btrfs_model.stream.dump import dump_text
 from btrfs_model.stream.reader import read_stream
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
+
+
+class _Nowhere:
+    """Where a stream to ``/dev/null`` goes: none of it is kept."""
+
+    def write(self, data: bytes) -> int:
+        """Take all."""
+        return len(data)
 
 
 def _send(computer: Computer, shell: Shell, arguments: list[str]) -> int:
@@ -47,15 +59,22 @@ def _send(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     target = given.get("-f", [""])[0]
     parent = given["-p"][0] if "-p" in given else None
     sources = given.get("-c", [])
+    for one in (parent, *sources):
+        if one is not None and computer.stat(one) is None:
+            say(shell, f"ERROR: realpath {one} failed: No such file or directory\n")
+            return 1
+    if parent is not None and not _may_be_sent(computer, shell, parent, "parent "):
+        return 1
     status = 0
     output = computer.open(target, "w", 0o600) if target else shell.files[1]
+    to = cast("BinaryIO", _Nowhere()) if type(output) is Null else None
     for path in paths:
         if not _may_be_sent(computer, shell, path):
             return 1
         if not {"-q", "--quiet"} & set(given):
             say(shell, f"At subvol {path}\n")
         try:
-            data = _stream(computer, path, parent, sources, given)
+            data = _stream(computer, path, parent, sources, given, to)
         except OSError as error:
             output.write(getattr(error, "partial", b"") or b"")
             say(shell, f"ERROR: send ioctl failed with {-(error.errno or 0)}: {reason(error)}\n")
@@ -64,7 +83,7 @@ def _send(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return status
 
 
-def _may_be_sent(computer: Computer, shell: Shell, path: str) -> bool:
+def _may_be_sent(computer: Computer, shell: Shell, path: str, kind: str = "") -> bool:
     whole = computer.absolute(path).rstrip("/")
     if computer.stat(path) is None:
         say(shell, f"ERROR: unable to resolve {path}\n")
@@ -74,7 +93,7 @@ def _may_be_sent(computer: Computer, shell: Shell, path: str) -> bool:
         return False
     mounted, inside = on_mount(computer, path)
     if not mounted.has_read_only(inside):
-        say(shell, f"ERROR: subvolume {whole} is not read-only\n")
+        say(shell, f"ERROR: {kind}subvolume {whole} is not read-only\n")
         return False
     return True
 
@@ -85,6 +104,7 @@ def _stream(
     parent: str | None,
     sources: list[str],
     given: dict[str, list[str]],
+    to: BinaryIO | None,
 ) -> bytes:
     mounted, inside = on_mount(computer, path)
     fs = mounted.fs
@@ -102,7 +122,7 @@ def _stream(
         try:
             result = send_snapshot(
                 fs, inside, before, clones or None, behaviour=computer.behaviour, proto=proto,
-                compressed=compressed, no_file_data="--no-data" in given,
+                compressed=compressed, no_file_data="--no-data" in given, to=to,
             )  # fmt: skip
         except OSError as error:
             step.bytes = len(getattr(error, "partial", b""))
@@ -112,12 +132,37 @@ def _stream(
     return bytes(result.data or b"")
 
 
+def _no_stream(data: bytes) -> tuple[str, int] | None:
+    """Say what is wrong with the head of a stream, with the errno; None for nothing."""
+    if not data:
+        return "", errno.ENODATA
+    if len(data) < STREAM_HEADER.size:
+        told = f"short read from stream: expected {STREAM_HEADER.size} read {len(data)}"
+        return told, errno.EIO
+    if not data.startswith(MAGIC):
+        return "unexpected header", errno.EINVAL
+    return None
+
+
 def _receive(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "qveC", "fmE", long=("dump", "quiet", "force-decompress"),
                            program_name="btrfs receive")  # fmt: skip
     source = computer.open(given["f"], "r") if "f" in given else shell.files[0]
     data = source.read()
-    if "dump" in given:
+    dumps = "dump" in given
+    if not dumps and paths and computer.stat(paths[0]) is None:
+        say(shell, f"ERROR: realpath({paths[0]}) failed: No such file or directory\n")
+        return 1
+    if why := _no_stream(data):
+        told, number = why
+        if told and (dumps or data):
+            say(shell, f"ERROR: {told}\n")
+        if dumps:
+            say(shell, f"ERROR: failed to dump the send stream: {os.strerror(number)}\n")
+        elif not data:
+            say(shell, "ERROR: empty stream is not considered valid\n")
+        return 1
+    if dumps:
         return _dump(shell, data)
     if len(paths) != 1:
         raise UnknownError("btrfs receive: say one path")

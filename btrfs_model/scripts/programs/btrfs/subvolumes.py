@@ -64,6 +64,7 @@ def _snapshot(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     if computer.stat(folder or ".") is None:
         say(shell, f"ERROR: cannot access '{folder}': No such file or directory\n")
         return 1
+    status = 0
     try:
         mounted, inside = on_mount(computer, source)
         other, path = on_mount(computer, target)
@@ -73,12 +74,13 @@ def _snapshot(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         with computer.timed("subvolume snapshot"):
             mounted.fs.snapshot(inside, path, "r" in given, _groups(given))
     except OSError as error:
+        status = 1
         say(shell, f"ERROR: cannot snapshot '{source}': {reason(error)}\n")
-        return 1
     if "q" not in given:
+        # that it says before it tries; a buffer keeps it up to its end
         kind = "a readonly snapshot" if "r" in given else "a snapshot"
         shell.write(f"Create {kind} of '{source}' in '{folder or '.'}/{name}'\n")
-    return 0
+    return status
 
 
 def _delete(computer: Computer, shell: Shell, arguments: list[str]) -> int:

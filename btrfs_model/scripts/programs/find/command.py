@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
-_ACTIONS: Final = {"-print", "-print0", "-exec", "-delete", "-printf", "-fprint", "-quit"}
+_ACTIONS: Final = {"-print", "-print0", "-exec", "-execdir", "-ok", "-okdir", "-ls", "-delete",
+                   "-printf", "-fprint", "-quit"}  # fmt: skip
 """What is done in the place of printing; -quit alone prints before."""
 _EVERYTHING: Final = 1 << 30
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from btrfs_model.scripts.files import Stat
 from btrfs_model.scripts.program import reason, say
 from btrfs_model.scripts.programs.attributes.modes import is_mode, new_mode
-from btrfs_model.scripts.programs.find.printed import printed
+from btrfs_model.scripts.programs.find.printed import listed, printed
 from btrfs_model.scripts.programs.find.walk import Item
 from btrfs_model.scripts.programs.names import GROUPS, USERS, read_link, remove_folder, unlink
 from btrfs_model.shell.state import UnknownError
@@ -264,7 +264,9 @@ class Expression:
             return self._prune
         if word == "-quit":
             return self._quit
-        return self._exec() if word == "-exec" else None
+        if word == "-ls":
+            return lambda item: _done(shell.write, listed(computer, item))
+        return self._exec(word) if word in ("-exec", "-execdir", "-ok", "-okdir") else None
 
     @staticmethod
     def _prune(item: Item) -> bool:
@@ -288,17 +290,36 @@ class Expression:
             return False
         return True
 
-    def _exec(self) -> Test:
-        from btrfs_model.shell.simple import call
-
+    def _exec(self, word: str) -> Test:
         command: list[str] = []
         while self._next() != ";" and not (self._next() == "+" and command[-1:] == ["{}"]):
-            command.append(self._take("-exec"))
+            command.append(self._take(word))
         if self._take() == "+":
+            if word != "-exec":
+                raise UnknownError(f"find: {word} ... +: this is not known")
             found: list[str] = []
             self.gathered.append((command[:-1], found))
             return lambda item: _done(found.append, item.path)
-        return lambda item: not call(self.shell, [one.replace("{}", item.path) for one in command])
+        return lambda item: self._run(word, command, item)
+
+    def _run(self, word: str, command: list[str], item: Item) -> bool:
+        """Run a command with the name of a file in it."""
+        from btrfs_model.shell.simple import call
+
+        if word.startswith("-ok"):
+            say(self.shell, f"< {command[0]} ... {item.path} > ? ")
+            if not self.shell.files[0].read_line().startswith((b"y", b"Y")):
+                return False
+        if not word.endswith("dir"):
+            return not call(self.shell, [one.replace("{}", item.path) for one in command])
+        head, _, name = item.path.rstrip("/").rpartition("/")
+        before = self.computer.cwd
+        # without "/" the path is of this directory
+        self.computer.chdir(self.computer.absolute(head or ("/" if "/" in item.path else ".")))
+        try:
+            return not call(self.shell, [one.replace("{}", f"./{name}") for one in command])
+        finally:
+            self.computer.cwd = before
 
 
 def _done(act: Callable[[T], None], value: T) -> bool:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What ``find -printf`` prints."""
+"""What ``find -printf`` and ``-ls`` print."""
 
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import stat
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.scripts.programs.listing import when
 from btrfs_model.scripts.programs.names import GROUPS, USERS, read_link
 from btrfs_model.shell.ansi import printf_format
 from btrfs_model.shell.state import UnknownError
@@ -18,6 +20,31 @@ if TYPE_CHECKING:
 
 _TIMES: Final = {"A": "atime", "C": "ctime", "T": "mtime", "B": "birth"}
 _DIRECTIVE: Final = re.compile(r"%([-0]*\d*)([ACTB].|.)")
+
+
+_ESCAPES: Final = str.maketrans({
+    "\t": "\\t", "\n": "\\n", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\v": "\\v", "\a": "\\a",
+    " ": "\\ ", "\\": "\\\\", '"': '\\"',
+})  # fmt: skip
+
+
+def listed(computer: Computer, item: Item) -> str:
+    """Return the line of a file that ``-ls`` prints."""
+    seen = item.seen
+    users, groups = ({number: name for name, number in known.items()}
+                     for known in (USERS, GROUPS))  # fmt: skip
+    size = f"{seen.size:>8}"
+    if seen.kind in "bc":
+        size = f"{os.major(seen.rdev):>3}, {os.minor(seen.rdev):>3}"
+    name = item.path.translate(_ESCAPES)
+    if seen.is_link:
+        target = read_link(computer, computer.absolute(item.path))
+        name += f" -> {target.translate(_ESCAPES)}"
+    return (
+        f"{seen.ino:>9} {-(-seen.blocks // 2):>6} {stat.filemode(seen.mode)} {seen.nlink:>3} "
+        f"{users.get(seen.uid, str(seen.uid)):<8} {groups.get(seen.gid, str(seen.gid)):<8} "
+        f"{size} {when(computer, seen.mtime)} {name}\n"
+    )
 
 
 def printed(computer: Computer, item: Item, form: str) -> str:

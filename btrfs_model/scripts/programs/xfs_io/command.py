@@ -93,7 +93,7 @@ def _collected(computer: Computer, shell: Shell, command: str, path: str) -> boo
         return False
     data, block = written
     try:
-        if not found[0].collect(found[1], data, 0o600):
+        if not found[0].collected.write(found[1], data, 0o600):
             return False
     except OSError:
         return False
@@ -394,6 +394,23 @@ def _sync_range(shell: Shell, file: OpenFile, words: list[str]) -> int:
     return 0
 
 
+def _label(shell: Shell, file: OpenFile, words: list[str]) -> int:
+    usage = "label [-s label|-c] -- query, set, or clear the filesystem label while mounted\n"
+    mounted, path = file.on
+    if words and words != ["-c"] and (words[0] != "-s" or len(words) != 2):
+        if words == ["-s"]:
+            say(shell, "label: option requires an argument -- 's'\n")
+        elif words[0].startswith("-") and words[0][1:2] not in "sc":
+            say(shell, f"label: invalid option -- '{words[0][1:2]}'\n")
+        shell.write(usage)
+        return 0
+    if words:
+        mounted.may_write(path)
+        mounted.fs.set_label(words[1] if words[0] == "-s" else "")
+    shell.write(f'label = "{mounted.fs.image.superblock.label}"\n')
+    return 0
+
+
 _FLAGS: Final = {"i": 0x10, "a": 0x20, "s": 0x8, "A": 0x80, "d": 0x40}
 """``FS_*_FL`` by the letters of xfs_io, of what btrfs has."""
 _SHOWN: Final = "rpiasAdtPneEfSxCX"
@@ -448,7 +465,7 @@ _COMMANDS: Final[dict[str, FileCommand]] = {
     "stat": _stat, "seek": _seek, "fiemap": _fiemap, "close": _nothing, "print": _nothing,
     "mmap": map_file, "mwrite": mwrite, "mread": mread, "msync": msync, "munmap": _nothing,
     "sync_range": _sync_range, "funshare": _funshare, "fadvise": _fadvise, "lsattr": _lsattr,
-    "chattr": _chattr,
+    "chattr": _chattr, "label": _label,
 }  # fmt: skip
 _ALIASES: Final = {"w": "pwrite", "r": "pread", "t": "truncate", "s": "fsync", "q": "quit",
                    "ds": "fdatasync", "c": "close", "allocsp": "falloc", "mm": "mmap",

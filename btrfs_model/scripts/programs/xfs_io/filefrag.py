@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Final
 
+import pandas as pd
+
 from btrfs_model.questions.fiemap.mounted import fiemap_mounted
 from btrfs_model.questions.fiemap.text import fiemap_text
 from btrfs_model.scripts.program import Program, options, reason, say
@@ -26,13 +28,17 @@ def _filefrag(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         mounted, inside = place
         try:
             size = mounted.stat(inside).size
+            table: pd.DataFrame
             with computer.timed("fiemap"):
                 table = fiemap_mounted(mounted.fs, mounted.inside(inside), sync="s" in given)
         except OSError as error:
-            say(shell, f"open: {reason(error)}\n" if error.errno == errno.ENOENT
-                else f"{path}: {reason(error)}\n")  # fmt: skip
-            status = 1
-            continue
+            if error.errno != errno.EOPNOTSUPP:
+                say(shell, f"open: {reason(error)}\n")
+                status = error.errno or 1
+                continue
+            # of a directory; it asks for its blocks then, and there are none
+            columns = ("logical", "physical", "length", "flags")
+            table = pd.DataFrame({one: [] for one in columns})
         told = fiemap_text(table, path, size)
         if "v" in given:
             shell.write(f"Filesystem type is: 9123683e\n{told}")
