@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# What programs say of what they refuse.
 mkfs.btrfs -q -f /dev/sdb > /dev/null 2>&1
 mkdir -p /mnt/sdb; mount /dev/sdb /mnt/sdb; cd /mnt/sdb
 echo x > 'lo ng'; mkdir d
