@@ -24,7 +24,7 @@ from btrfs_model.base.errors import KernelFailedError
 from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify import kinds, pairs, run, sequences, steer, times
+from btrfs_model.experiments.verify import kinds, pairs, run, sequences, sides, steer, times
 from btrfs_model.experiments.verify.bench import Bench
 from btrfs_model.experiments.verify.random.logs import _in_mixed_groups
 from btrfs_model.experiments.verify.run import Task
@@ -240,7 +240,7 @@ def test_a_wrong_rule_is_found_made_short_and_found_again(
         named["no_file_data"] = True
         return send_ioctl.send(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kinds, "send", send)
+    monkeypatch.setattr(sides, "send", send)
     monkeypatch.setattr(run, "_SHRINKING", 3600)  # how short it gets is not for the day to say
     seen: list[run.Outcome] = []
     (found,) = run.work(Task("uml", ["send"], [1]), seen.append)

@@ -20,7 +20,13 @@ from btrfs_model.volume.compare import compare_trees
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.listing import listing
 
-KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
+KERNELS = {
+    "5.10": "v5.10.46",
+    "6.1": "v6.1.176",
+    "6.12": "v6.12.101",
+    "6.18": "v6.18.44",
+    "7.2": "v7.2.7",
+}
 RANDOM = [f"send/random/seed-{seed:03}" for seed in (1, 3, 7, 11)]
 RANDOM = [name for name in RANDOM if name in corpus.cases("send/random")]
 
