@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.sizes import size
 from btrfs_model.cli.common import echo, print_table, progress, write_json
 from btrfs_model.cli.flags import (
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.scenario.operations import Step
     from btrfs_model.mount.log.trace import Trace
     from btrfs_model.mount.writable import WritableFilesystem
+
+
+_HEAD: Final = 128 << 10
+"""Bytes at the front of a device in which filesystems have their superblocks."""
 
 
 def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
@@ -98,9 +103,11 @@ def _releases() -> list[str]:
 @click.option("--inode-flags", "flags", multiple=True, callback=_pairs, metavar="FLAGS:PATH",
               help="Give a path flags: nodatacow, nodatasum.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="What uuids come from.")
+@click.option("-f", "--force", is_flag=True, help="Replace a file that holds something.")
 def mkfs(
     image: Path,
     size: int,
+    force: bool,
     rootdir: str | None,
     compress: str,
     subvolumes: dict[str, str],
@@ -110,17 +117,22 @@ def mkfs(
 ) -> None:
     """Make a filesystem in the file IMAGE, as mkfs.btrfs of a release of btrfs-progs does.
 
-    IMAGE is replaced as a whole. The variables SOURCE_DATE_EPOCH and DETERMINISTIC_SEED do what
-    they do for mkfs.btrfs 7.3. Files of a folder come in the order of their names. They have the
-    items that mkfs.btrfs 7.3 gives them; where tree blocks lie, and generations, are a mount's.
+    IMAGE is replaced as a whole; where it holds something, with --force alone. The variables
+    SOURCE_DATE_EPOCH and DETERMINISTIC_SEED do what they do for mkfs.btrfs 7.3. Files of a folder
+    come in the order of their names. They have the items that mkfs.btrfs 7.3 gives them; where tree
+    blocks lie, and generations, are a mount's.
     """
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.questions.rootdir import Rootdir, make, smallest_for
 
     if not rootdir and (compress != "no" or subvolumes or flags):
         raise click.UsageError("--compress, --subvol and --inode-flags go with --rootdir")
+    if image.is_file() and not force and _holds_something(image):
+        raise BtrfsModelError(f"{image}: it holds something; --force replaces it")
     if not size and image.exists():
         size = image.stat().st_size
+    if not size and not rootdir:
+        raise click.UsageError("how large? -b SIZE, or --rootdir, or a file that has its size")
     try:
         if rootdir:
             source = Rootdir(rootdir, subvolumes, flags, compress)
@@ -133,6 +145,12 @@ def mkfs(
         raise click.UsageError(str(error)) from None
     with made:
         made.save(image)
+
+
+def _holds_something(path: Path) -> bool:
+    """Whether a file has a byte that is not zero where filesystems have their superblocks."""
+    with path.open("rb") as file:
+        return any(file.read(_HEAD))
 
 
 @click.command(

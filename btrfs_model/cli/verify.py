@@ -153,8 +153,10 @@ def verify(
     small = next((kind for kind in kinds if kind in _SMALL), "")
     if small and (len(kinds) > 1 or images or corpus):
         raise click.UsageError(f"{small} is compared alone, on all there is")
-    if small:
-        seeds = seeds or cases_of(small) - first
+    if small and not seeds:
+        if first >= cases_of(small):
+            raise click.UsageError(f"--first {first}: {small} has {cases_of(small)} parts")
+        seeds = cases_of(small) - first
     number = seeds or (0 if corpus else _MANY if minutes else _SEEDS)
     until = time.time() + 60 * minutes if minutes else float("inf")
     most = min(_MOST, round(_FEW * max(minutes or 1, 1)))

@@ -20,8 +20,8 @@ UNIT: Final = 128 << 10
 _SECTOR: Final = 4096
 _KERNEL: Final = "v6.18"
 """Its lzo is that of the library."""
-# algorithm: levels, and the one without a word
-_LEVELS: Final = {"zlib": (9, 3), "lzo": (0, 0), "zstd": (15, 3)}
+# algorithm: the highest level, and the usual one, which is also that of 0
+_LEVELS: Final = {"zlib": (9, 3), "lzo": (1, 1), "zstd": (15, 3)}
 
 
 class Compression(NamedTuple):
@@ -39,10 +39,12 @@ class Compression(NamedTuple):
         if text in ("", "no"):
             return None
         found = re.fullmatch(r"([a-z]+)(?::(\d+))?", text)
-        if not found or found[1] not in _LEVELS or (found[1] == "lzo" and found[2]):
+        if not found or found[1] not in _LEVELS:
             raise ValueError(f"compression {text!r} is none of no, lzo, zlib[:LEVEL], zstd[:LEVEL]")
-        most, usual = _LEVELS[found[1]]
-        return cls(found[1], min(int(found[2] or 0), most) or usual)
+        level, (most, usual) = int(found[2] or 0), _LEVELS[found[1]]
+        if level > most:
+            raise ValueError(f"compression level {level} out of range [1..{most}]")
+        return cls(found[1], level or usual)
 
     def inline(self, data: bytes) -> bytes | None:
         """Compress a small file; None where that saves nothing."""

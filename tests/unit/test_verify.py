@@ -264,6 +264,9 @@ def test_an_image_has_no_logs_to_compare(tmp_path: Path) -> None:
     ran = CliRunner().invoke(cli, ["verify", "log", "--image", str(image)])
     assert ran.exit_code == 2
     assert "log is not compared on an image" in ran.output
+    ran = CliRunner().invoke(cli, ["verify", "pairs", "--first", "70000"])
+    assert ran.exit_code == 2
+    assert "pairs has" in ran.output
 
 
 @given(st.integers(0, 10**9), st.sampled_from(sorted(KINDS.keys() - {"full"})))  # takes long

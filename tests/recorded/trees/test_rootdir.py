@@ -88,6 +88,9 @@ def test_refused(tmp_path: Path) -> None:
         ((*top, "-u", "default:d", "-u", "default:."), "can only be specified once"),
         ((*top, "--inode-flags", "nodata:file"), "unknown inode flag: nodata"),
         ((*top, "--compress", "lzop"), "compression 'lzop'"),
+        ((*top, "--compress", "zstd:16"), "compression level 16 out of range [1..15]"),
+        ((*top, "--compress", "lzo:3"), "compression level 3 out of range [1..1]"),
+        ((), "how large?"),
         ((*top, "-O", "nosuch"), "unrecognized filesystem feature 'nosuch'"),
         (("--compress", "zstd"), "go with --rootdir"),
         (("-b", "1M"), "the smallest device has"),
@@ -104,6 +107,9 @@ def test_a_larger_file_stays_as_large(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     assert run(image, "--rootdir", tmp_path / "top", "--progs", "6.19", "-m", "single") == ""
     assert image.stat().st_size == 1 << 30
-    assert run(image, "--progs", "6.2", "-L", "again") == ""
+    made = image.read_bytes()
+    assert "holds something; --force" in run(image, "--progs", "6.2", "-L", "again")
+    assert image.read_bytes() == made
+    assert run(image, "--progs", "6.2", "-L", "again", "--force") == ""
     with bm.open(image) as fs:
         assert fs.image.superblock.label == "again"
