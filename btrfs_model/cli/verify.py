@@ -167,16 +167,19 @@ def verify(
     cases = len(images) or (None if minutes and not small else number)
     total = None if cases is None or corpus else len(tasks) // jobs * len(kinds) * cases
     found: list[Outcome] = []
-    began = time.monotonic()
+    began, interrupted = time.monotonic(), False
     with progress(total) as step:
 
         def told(text: str) -> None:
             step(f"{text}; {rate(found, time.monotonic() - began)}" if small else text)
 
-        for outcome in run(tasks, told, _seen):
-            found.append(outcome)
-            if outcome.difference:
-                _write(differences, outcome)
+        try:
+            for outcome in run(tasks, told, _seen):
+                found.append(outcome)
+                if outcome.difference:
+                    _write(differences, outcome)
+        except KeyboardInterrupt:
+            interrupted = True
     reached = [outcome.reach for outcome in found if outcome.reach]
     found = [outcome for outcome in found if not outcome.reach]
     table = _rows(found)
@@ -195,6 +198,9 @@ def verify(
                     f"{outcome.tried} newest toggles; ")  # fmt: skip
         click.echo(f"{outcome.kernel}: {outcome.kind} {outcome.case}: {outcome.difference}; "
                    f"{goes}see {place}", err=True)  # fmt: skip
+    if interrupted:
+        aside("interrupted: this is what was compared until then")
+        return 130
     return 1 if different else 0
 
 

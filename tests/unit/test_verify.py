@@ -4,7 +4,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from itertools import cycle
@@ -239,6 +239,19 @@ def test_a_difference_is_written_and_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert (place / "model.txt").read_text() == "'commit'\n"
     assert [step.name for step in load_scenario(place / "log-scenario.json").steps][-1] == "fsync"
     assert (tmp_path / "rows.parquet").exists()
+
+
+@pytest.mark.claim("Who interrupts `verify` is told what was compared until then.")
+def test_what_was_compared_before_an_interrupt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verify(tasks: object, step: object, seen: object) -> Iterator[Outcome]:
+        yield Outcome("uml", "6.1.176", "send", "0", 10, 1.5, {"streams": 7})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify_run, "verify", verify)
+    ran = CliRunner().invoke(cli, ["verify", "send"], standalone_mode=False)
+    assert ran.return_value == 130
+    assert "6.1.176\tsend\t1\t7 streams\t10\t2\t0" in ran.stdout
+    assert "interrupted: " in ran.stderr
 
 
 def test_what_was_reached_is_told_beside_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,19 +235,24 @@ def compare_sequences(bench: Bench, scenario: Scenario) -> None:
 def _again(
     bench: Bench, batch: Batch, differing: Mapping[str, DifferenceError]
 ) -> Iterator[DifferenceError]:
-    """Carry out once more what differs, then each alone; yield what differs each time.
+    """Carry out once more what differs, in halves, and one alone; yield what differs each time.
 
-    What anybody commits meanwhile, by sync(2), ends the transaction of all.
+    What anybody commits meanwhile, by sync(2), ends the transaction of all: the fewer go together,
+    the shorter it is.
     """
     parts = [part for part in batch.parts if part.name in differing]
-    still = _differing(bench, Batch.of(batch.part(parts)))
+    if len(parts) > 1:
+        for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]):
+            yield from _again(bench, batch, _differing(bench, Batch.of(batch.part(half))))
+        return
     for part in parts:
         alone = batch.part([part])
-        found = [_differing(bench, Batch.of(alone)).get(part.name)
-                 for _ in range(_AGAIN * (part.name in still))]  # fmt: skip
-        if found and (error := found[-1]) and None not in found:
-            error.scenario = alone
-            yield error
+        for _ in range(_AGAIN):
+            found = _differing(bench, Batch.of(alone))
+            if part.name not in found:
+                return
+        found[part.name].scenario = alone
+        yield found[part.name]
 
 
 def _differing(bench: Bench, batch: Batch) -> dict[str, DifferenceError]:
