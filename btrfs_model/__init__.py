@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from btrfs_model.questions.receive.api import receive as receive
     from btrfs_model.questions.send.ioctl import SendResult as SendResult
     from btrfs_model.questions.send.ioctl import send as send
+    from btrfs_model.questions.send.plan import plan as plan
     from btrfs_model.questions.usage.files import extent_references as extent_references
     from btrfs_model.questions.usage.files import extents as extents
     from btrfs_model.questions.usage.space import du as du
@@ -97,6 +98,7 @@ _HOMES: Final = {
     "load": "mount.writable:WritableFilesystem.load",
     "logical_ino": "backref.api:logical_ino",
     "open": "volume.filesystem:Filesystem.open",
+    "plan": "questions.send.plan:plan",
     "ratio": "cost.answer:ratio",
     "read_stream": "stream.reader:read_stream",
     "readdir_reads": "questions.reads.walk:readdir_reads",

@@ -36,6 +36,7 @@ _COMMANDS = {
     "replay": ("experiments", "Replay the workloads of commit messages, before and after."),
     "sweep": ("sweeps", "Measure the same in very many cells, and what they depend on."),
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
+    "plan": ("streams", "Tell the sizes of all sends between snapshots, and the smallest chain."),
     "mkfs": ("scenarios", "Make a filesystem, empty or with the files of a folder."),
     "run": ("scenarios", "Carry out a list of operations and write the image."),
     "script": ("scripts", "Run a shell script, that of a file, a mail or a patch."),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about send streams: ``send``, ``receive``, ``dump-stream``."""
+"""Commands about send streams: ``send``, ``plan``, ``receive``, ``dump-stream``."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ from btrfs_model.cli.common import (
     print_table,
     progress,
     stdout,
+    write_table,
     write_work,
 )
 from btrfs_model.cli.flags import (
@@ -30,11 +32,14 @@ from btrfs_model.cli.flags import (
     behaviour_option,
     clones_option,
     image_argument,
+    images_before,
     json_option,
     limits_option,
     machine_option,
+    one_output,
     parent_option,
     subvolume_argument,
+    table_option,
     work_option,
     written_image_argument,
 )
@@ -42,6 +47,10 @@ from btrfs_model.cli.times import print_profile, print_time, timed_on
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from btrfs_model.volume.filesystem import Filesystem
+
+_UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
 
 
 @click.command(
@@ -53,6 +62,7 @@ if TYPE_CHECKING:
         "btrfs-model send disk.img snap1 --work work.json > /dev/null",
         "btrfs-model send disk.img snap2 -p snap1 --explain summary -f /dev/null",
         "btrfs-model send disk.img snap2 -p snap1 --profile -f /dev/null",
+        "btrfs-model send disk.img snap2 -p snap1 --estimate",
     ),
 )
 @image_argument
@@ -81,6 +91,9 @@ if TYPE_CHECKING:
 @click.option("--explain", type=click.Choice(["summary", "commands"]),
               help="Say why each command is sent: added up, or command by command.")  # fmt: skip
 @click.option("--profile", is_flag=True, help="Say where the time goes, by kernel function.")
+@click.option("--estimate", is_flag=True,
+              help="Tell the bytes of the stream, exactly, in place of it; no file data are "
+              "read.")  # fmt: skip
 @json_option("With --explain and --profile: one JSON object a line.")
 @machine_option
 def send(
@@ -97,6 +110,7 @@ def send(
     work: Path | None,
     explain: str | None,
     profile: bool,
+    estimate: bool,
     as_json: bool,
     machine: str | None,
 ) -> None:
@@ -118,7 +132,9 @@ def send(
         raise click.UsageError("--json goes with --explain and --profile")
     if compressed_data and proto == 1:
         raise click.UsageError("--compressed-data needs --proto 2 or higher")
-    if out is None and (explain is not None or profile) and sys.stdout.isatty():
+    if estimate and (explain is not None or out is not None):
+        raise click.UsageError("--estimate makes no stream for --out or --explain")
+    if estimate or (out is None and (explain is not None or profile) and sys.stdout.isatty()):
         out = Path(os.devnull)
     if out is None and sys.stdout.isatty():
         raise BtrfsModelError("not dumping send stream into a terminal, redirect it into a file")
@@ -132,15 +148,107 @@ def send(
                 fs, sent, base, sources, behaviour=chosen, limits=limits,
                 proto=(2 if compressed_data else 1) if proto is None else proto,
                 no_file_data=no_file_data, compressed=compressed_data, explain=explain is not None,
-                to=sink,
+                estimate=estimate, to=sink,
             )  # fmt: skip
         write_work(work, result.work)
+    if estimate:
+        click.echo(result.size)
     if result.causes is not None:
         _print_causes(result.causes, summary=explain == "summary", as_json=as_json, err=out is None)
     if computes is not None:
         print_time("send", computes, result.amounts, err=out is None)
         if profile:
             print_profile(computes, result.amounts, as_json=as_json, err=out is None)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model plan disk.img",
+        "btrfs-model plan disk.img snap1 snap2 --all --json",
+        "btrfs-model plan disk.img --target backup.img --compressed-data",
+        "btrfs subvolume list -R /backup > there; btrfs-model plan disk.img --target there",
+    ),
+)
+@images_before("snapshots", "[SNAP]...")
+@click.option("--target", type=click.Path(path_type=Path), metavar="IMAGE|FILE",
+              help="What the receiver has: its image, or a file with the UUIDs from which "
+              "subvolumes were received there.")  # fmt: skip
+@click.option("--all", "all_sends", is_flag=True, help="Show every send, not the chain alone.")
+@click.option("--clones", is_flag=True,
+              help="Look at each send also with all older snapshots as clone sources.")  # fmt: skip
+@click.option("--proto", type=click.IntRange(0, 3), metavar="N",
+              help="Version of the streams, 0 for the highest there is.  [default: 1]")  # fmt: skip
+@click.option(
+    "--compressed-data",
+    is_flag=True,
+    help="Send compressed extents as they are; means --proto 2 unless that is given.",
+)
+@behaviour_option()
+@limits_option
+@json_option("One JSON object a line.")
+@table_option("Write all sends as a table")
+@machine_option
+def plan(
+    image: Images,
+    snapshots: tuple[str, ...],
+    target: Path | None,
+    all_sends: bool,
+    clones: bool,
+    proto: int | None,
+    compressed_data: bool,
+    behaviour: str,
+    limits: dict[str, int],
+    as_json: bool,
+    output: Path | None,
+    machine: str | None,
+) -> None:
+    """Tell the sizes of all sends between snapshots, and which of them are smallest altogether.
+
+    All read-only subvolumes without SNAP. Sizes are exact, and no file data are read. Each snapshot
+    is sent once, whole or from a parent that the receiver has by then; no other chain has fewer
+    bytes. `needs` is the UUID by which the receiver has to find the parent. Seconds are those of
+    the kernel with all in memory, without the way to the receiver.
+    """
+    from btrfs_model.questions.send.plan import plan as plan_sends
+
+    one_output(as_json, output)
+    if compressed_data and proto == 1:
+        raise click.UsageError("--compressed-data needs --proto 2 or higher")
+    with ExitStack() as stack:
+        there = None if target is None else stack.enter_context(_target(target))
+        fs = stack.enter_context(image.open())
+        step = stack.enter_context(progress())
+        step("looking at all sends")
+        found = plan_sends(
+            fs, *snapshots, target=there, clones=clones, behaviour=behaviour, limits=limits,
+            proto=(2 if compressed_data else 1) if proto is None else proto,
+            compressed=compressed_data, machine=machine,
+        )  # fmt: skip
+    if output is not None:
+        write_table(found.table, output)
+    else:
+        print_table(found.table if all_sends else found.chain, as_json=as_json,
+                    narrow=("snapshot", "parent", "bytes", "seconds", "refused"))  # fmt: skip
+    sent = f"{len(found.chain)} sends, {found.bytes:,} bytes in all"
+    aside(f"{sent}; there already: {', '.join(found.there)}" if found.there else sent)
+
+
+@contextmanager
+def _target(path: Path) -> Iterator[Filesystem | list[str]]:
+    """Open what a receiver has: an image, or a text with UUIDs."""
+    from btrfs_model.base.errors import BtrfsModelError
+    from btrfs_model.volume.devices import is_device
+    from btrfs_model.volume.filesystem import Filesystem
+
+    if path.is_dir() or is_device(path):
+        with Filesystem.open(path) as fs:
+            yield fs
+        return
+    uuids = _UUID.findall(path.read_text(errors="replace"))
+    if not uuids:
+        raise BtrfsModelError(f"{path}: neither a btrfs image nor a text with UUIDs")
+    yield uuids
 
 
 def _print_causes(causes: pd.DataFrame, *, summary: bool, as_json: bool, err: bool) -> None:

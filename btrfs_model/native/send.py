@@ -23,6 +23,7 @@ FLAGS = {
     "omit_header": lib.BM_SEND_OMIT_STREAM_HEADER,
     "omit_end": lib.BM_SEND_OMIT_END_CMD,
     "compressed": lib.BM_SEND_COMPRESSED,
+    "estimate": lib.BM_SEND_SIZE_ONLY,
 }
 """``enum bm_send_flag``, by the names of :func:`btrfs_model.questions.send.ioctl.send`."""
 

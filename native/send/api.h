@@ -20,6 +20,11 @@ enum bm_send_flag {
 	BM_SEND_OMIT_STREAM_HEADER = 2,
 	BM_SEND_OMIT_END_CMD = 4,
 	BM_SEND_COMPRESSED = 16,
+	/*
+	 * Not the kernel's: file data are neither read nor summed. What is handed out has the right
+	 * size; the data and checksums in it mean nothing.
+	 */
+	BM_SEND_SIZE_ONLY = 1 << 16,
 };
 
 enum { BM_SEND_COMMANDS = 27 };

@@ -101,7 +101,8 @@ static void set_length(struct send_ctx *sctx)
 
 void sum_command(struct send_ctx *sctx, const uint8_t *next, size_t size)
 {
-	sctx->crc = bm_crc32c(sctx->crc, next, size);
+	if (!size_only(sctx))
+		sctx->crc = bm_crc32c(sctx->crc, next, size);
 	sctx->summed += size;
 }
 

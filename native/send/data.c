@@ -89,6 +89,11 @@ static int find_csums(struct send_ctx *sctx, uint64_t logical, uint32_t csum_siz
 	return BM_OK;
 }
 
+static bool has_csum(const struct send_ctx *sctx, uint64_t logical)
+{
+	return logical >= sctx->csum_start && logical < sctx->csum_end;
+}
+
 /*
  * 1: the checksum of a sector, which comes into `digest`, is that of the csum tree; otherwise `bad`
  * says how it differs.
@@ -100,14 +105,13 @@ static int sector_is_good(struct send_ctx *sctx, uint64_t logical, const uint8_t
 	    (uint32_t)bm_csum(sctx->image->csum_type, sector, sctx->image->sectorsize, digest);
 	const uint8_t *stored;
 
-	if ((logical < sctx->csum_start || logical >= sctx->csum_end) &&
-	    find_csums(sctx, logical, size) < 0)
+	if (!has_csum(sctx, logical) && find_csums(sctx, logical, size) < 0)
 		return sctx->fault->code;
 	bad->code = BM_BAD_DATA_CSUM;
 	bad->found = bad->wanted = 0;
 	memcpy(&bad->wanted, digest, size < 8 ? size : 8);
 	/* a sector without a checksum reads as an error too */
-	if (logical < sctx->csum_start || logical >= sctx->csum_end)
+	if (!has_csum(sctx, logical))
 		return 0;
 	stored = sctx->csums + (logical - sctx->csum_start) / sctx->image->sectorsize * size;
 	memcpy(&bad->found, stored, size < 8 ? size : 8);
@@ -197,6 +201,26 @@ static void sum_sector(struct send_ctx *sctx, const uint8_t *sector, const uint8
 	sctx->summed += size;
 }
 
+/* Search for the checksums of `size` bytes from `logical` on, as who reads them does. */
+static int pass_disk(struct send_ctx *sctx, uint64_t logical, uint64_t size)
+{
+	uint64_t end = logical + size, at = logical - logical % sctx->image->sectorsize;
+	uint8_t digest[BTRFS_CSUM_SIZE];
+	uint32_t csum_size = (uint32_t)bm_csum(sctx->image->csum_type, "", 0, digest);
+
+	if (sctx->cur_inode_flags & INODE_NODATASUM)
+		return BM_OK;
+	while (at < end) {
+		if (!has_csum(sctx, at) && find_csums(sctx, at, csum_size) < 0)
+			return sctx->fault->code;
+		/* one without a checksum ends a send in an error, which tells of its data too */
+		if (!has_csum(sctx, at) && !verified_sector(sctx, at, NULL, digest))
+			return sctx->fault->code;
+		at = has_csum(sctx, at) ? sctx->csum_end : at + sctx->image->sectorsize;
+	}
+	return BM_OK;
+}
+
 /* `size` bytes from `logical` on, which need not be aligned; as data of a command or elsewhere. */
 static int read_disk(struct send_ctx *sctx, uint64_t logical, uint8_t *out, uint64_t size,
 		     bool in_command)
@@ -204,6 +228,8 @@ static int read_disk(struct send_ctx *sctx, uint64_t logical, uint8_t *out, uint
 	uint32_t sectorsize = sctx->image->sectorsize;
 	uint8_t digest[BTRFS_CSUM_SIZE];
 
+	if (size_only(sctx))
+		return pass_disk(sctx, logical, size);
 	while (size) {
 		uint64_t within = logical % sectorsize;
 		uint64_t piece = sectorsize - within < size ? sectorsize - within : size;
@@ -276,8 +302,11 @@ static int decompress(struct send_ctx *sctx, const struct file_extent *extent)
 			return ret;
 		packed = disk;
 	}
-	bad.code = sctx->args->decompress(sctx->args->context, extent->compression, packed,
-					  packed_size, sctx->plain.data, extent->ram_bytes);
+	if (size_only(sctx))
+		bad.code = BM_OK;
+	else
+		bad.code = sctx->args->decompress(sctx->args->context, extent->compression, packed,
+						  packed_size, sctx->plain.data, extent->ram_bytes);
 	if (bad.code)
 		return bm_fail(sctx->fault, bad);
 	sctx->plain.disk_bytenr = extent->disk_bytenr;
@@ -295,7 +324,8 @@ int read_extent_data(struct send_ctx *sctx, const struct file_extent *extent, ui
 	/* preallocated, or a hole that stands in the tree */
 	if (!extent->inline_data &&
 	    (extent->type == BTRFS_FILE_EXTENT_PREALLOC || !extent->disk_bytenr)) {
-		memset(out, 0, size);
+		if (!size_only(sctx))
+			memset(out, 0, size);
 		return BM_OK;
 	}
 	if (!extent->inline_data && !extent->compression)
@@ -310,6 +340,8 @@ int read_extent_data(struct send_ctx *sctx, const struct file_extent *extent, ui
 		from = extent->inline_data;
 		have = extent->inline_size;
 	}
+	if (size_only(sctx))
+		return BM_OK;
 	/* what lies beyond the data of the last extent of a file reads as zeros */
 	have = have > at ? have - at : 0;
 	if (have > size)

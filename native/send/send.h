@@ -185,6 +185,12 @@ static inline bool is_type(uint32_t mode, uint32_t type)
 	return (mode & MODE_FMT) == type;
 }
 
+/* Nobody looks at the data that are sent. */
+static inline bool size_only(const struct send_ctx *sctx)
+{
+	return sctx->args->flags & BM_SEND_SIZE_ONLY;
+}
+
 static inline bool has_parent(const struct send_ctx *sctx)
 {
 	return sctx->parent.image != NULL;

@@ -46,7 +46,7 @@ class SendResult(Answer):
     Attributes
     ----------
     data : bytes or None
-        The stream, when it was not written to a file.
+        The stream, when it was not written to a file and not estimated.
     size : int
         Bytes of the stream.
     commands : dict of str to int
@@ -103,14 +103,17 @@ class SendResult(Answer):
 class _Sink:
     """Where the stream goes: a file, or memory."""
 
-    def __init__(self, to: BinaryIO | None) -> None:
+    def __init__(self, to: BinaryIO | None, *, keep: bool) -> None:
         self.to = to
+        self.keep = keep
         self.parts: list[bytes] = []
         self.size = 0
 
     def write(self, data: Payload) -> None:
         """Take a piece; all of it, as ``write_buf()`` does."""
         self.size += len(data)
+        if not self.keep:
+            return
         if self.to is None:
             self.parts.append(bytes(data))
         elif type(self.to) is io.FileIO:
@@ -124,7 +127,7 @@ class _Sink:
             self.to.write(data if type(self.to) is io.BufferedWriter else bytes(data))
 
     def data(self) -> bytes | None:
-        return b"".join(self.parts) if self.to is None else None
+        return b"".join(self.parts) if self.to is None and self.keep else None
 
 
 def _refuse(fs: Filesystem, number: int, why: str) -> OSError:
@@ -161,6 +164,7 @@ def send(
     omit_header: bool = False,
     omit_end: bool = False,
     explain: bool = False,
+    estimate: bool = False,
     to: BinaryIO | None = None,
 ) -> SendResult:
     """Send a read-only subvolume as ``BTRFS_IOC_SEND`` does.
@@ -192,6 +196,9 @@ def send(
         Leave out the header and the END command.
     explain : bool
         Note why each command is sent: ``result.causes``.
+    estimate : bool
+        Tell size, commands and work alone: exact, and no file data are read, so that a damaged one
+        is not seen. There is no stream, and nothing goes to `to`.
     to : binary file, optional
         Where to write the stream; without it ``result.data`` is the stream.
 
@@ -210,12 +217,16 @@ def send(
         When there is no such subvolume.
     CorruptImageError
         When the image is broken where the send looks.
+    ValueError
+        For an estimate that shall be explained.
     """
-    sink = _Sink(to)
+    if estimate and explain:
+        raise ValueError("explain: an estimate has no stream whose commands could be explained")
+    sink = _Sink(to, keep=not estimate)
     request = prepare(
         fs, snapshot, parent, clone_sources, behaviour=behaviour, limits=limits,
         proto=proto, no_file_data=no_file_data, compressed=compressed, omit_header=omit_header,
-        omit_end=omit_end, explain=explain, write=sink.write,
+        omit_end=omit_end, explain=explain, estimate=estimate, write=sink.write,
     )  # fmt: skip
     opened = [root for root in (request.snapshot, request.parent) if root is not None]
     try:
@@ -244,6 +255,7 @@ def prepare(
     omit_header: bool = False,
     omit_end: bool = False,
     explain: bool = False,
+    estimate: bool = False,
     write: Callable[[Payload], object],
 ) -> SendRequest:
     """Check what is asked for as the ioctl does before it starts; see :func:`send`."""
@@ -278,6 +290,7 @@ def prepare(
         compressed,
         omit_header,
         omit_end,
+        estimate,
         explanation.watch(write, header=not omit_header) if explanation else write,
         explanation,
     )

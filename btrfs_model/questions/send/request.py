@@ -36,6 +36,7 @@ class SendRequest:
     `limits`: how much it remembers and reads ahead, with what its toggles decide about filled in.
     `proto`: version of the stream.
     `no_file_data`, `compressed`, `omit_header`, `omit_end`: the flags of the ioctl.
+    `estimate`: whether the size alone is asked for, so that no file data need be read.
     `write`: takes the stream piece by piece; a piece is there during the call only.
     `explanation`: notes why each command is sent, where that is asked for.
     """
@@ -51,6 +52,7 @@ class SendRequest:
     compressed: bool
     omit_header: bool
     omit_end: bool
+    estimate: bool
     write: Callable[[Payload], object]
     explanation: Explanation | None
 
