@@ -37,7 +37,7 @@ KEPT_BACK: Final = (
     "6976201f188f", "732d591a5d6c", "877c14767f10", "c7499a64dcf6", "fa4b8cb17380",
 )  # fmt: skip
 """Commits that judge the model, and are no rows."""
-_PLACES: Final = ("region", "line", "counter")
+_PLACES: Final = ("region", "call", "line", "counter")
 _KEYS: Final = {
     "title", "commit", "release", "date", "area", "mail", "machine", "devices", "pipe",
     "toggles", "since", "known", "note", "script", "workload", "quick", "figure",
@@ -59,6 +59,8 @@ class Figure:
         ``exact``: equal to the digit; ``count``: of work; ``ratio``: of two times; ``time``.
     region : int
         Of a time, which of those between two readings of the clock, from 1; 0: none.
+    call : str
+        Of a time in place of a region, the name of the calls that it is of, such as ``fsync``.
     line : str
         Of a number that the script prints: what stands in front of it, with a colon between.
     counter : str
@@ -78,6 +80,7 @@ class Figure:
     name: str
     kind: Kind
     region: int
+    call: str
     line: str
     counter: str
     unit: str
@@ -103,6 +106,8 @@ class Figure:
         """Where it is looked for, in words."""
         if self.line:
             return f"the script prints {self.line}:"
+        if self.call:
+            return f"time of all calls {self.call}"
         what = self.counter or "time"
         return f"{what} of region {self.region}" if self.region else f"{what} of all"
 
@@ -331,12 +336,13 @@ def _figure(path: Path, number: int, table: Mapping[str, Any]) -> Figure:
     kind = wanted(path, table, "kind", str, place)
     if kind not in get_args(Kind):
         raise BtrfsModelError(f"{path}: {place}kind is {kind!r}, not {', '.join(get_args(Kind))}")
-    line, counter = (str(table.get(key, "")) for key in ("line", "counter"))
+    call, line, counter = (str(table.get(key, "")) for key in ("call", "line", "counter"))
     region = int(table.get("region", 0))
     timed = kind in ("ratio", "time") and not line
-    if timed == bool(line or counter) or (line and (region or counter)):
-        raise BtrfsModelError(f"{path}: {place}region, line or counter: a time has a region, "
-                              "a count has one of the others")  # fmt: skip
+    told = sum(map(bool, (region, call, line))) + (bool(counter) and not region)
+    if told != 1 or timed == bool(line or counter):
+        raise BtrfsModelError(f"{path}: {place}region, call, line or counter: a time has one of "
+                              "the first two, a count one of the others")  # fmt: skip
     unit = str(table.get("unit", ""))
     if kind == "time" and unit not in SECONDS:
         raise BtrfsModelError(f"{path}: {place}unit is {unit!r}, not {' or '.join(SECONDS)}")
@@ -351,6 +357,6 @@ def _figure(path: Path, number: int, table: Mapping[str, Any]) -> Figure:
     if kind == "ratio" and entered and (before is None or not after):
         raise BtrfsModelError(f"{path}: {place}before and after: a ratio has both")
     return Figure(
-        wanted(path, table, "name", str, place), kind, region, line, counter, unit, before, after,
-        below, above, entered, str(table.get("why", "")),
+        wanted(path, table, "name", str, place), kind, region, call, line, counter, unit,
+        before, after, below, above, entered, str(table.get("why", "")),
     )  # fmt: skip

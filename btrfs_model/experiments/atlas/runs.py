@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.version import __version__
@@ -19,6 +20,9 @@ from btrfs_model.experiments.atlas.predictions import Predicted, Value, model_ha
 from btrfs_model.experiments.atlas.rows import Figure, Row
 from btrfs_model.experiments.replay import run as replay
 from btrfs_model.experiments.workloads.timed import MEMORY
+
+if TYPE_CHECKING:
+    from btrfs_model.scripts.steps import Step
 
 QUICK: Final = "quick"
 _NO_TIME: Final = "nothing of its work has a cost"
@@ -40,9 +44,14 @@ class _Side:
     whole: _Part
     parts: Sequence[_Part]
     printed: str = ""
+    calls: Mapping[str, _Part] = field(default_factory=dict)
 
-    def part(self, region: int) -> _Part:
-        """Return a timed part by its number; all for 0."""
+    def part(self, region: int, call: str = "") -> _Part:
+        """Return a timed part by its number, all for 0; or what calls of a name come to."""
+        if call:
+            if call not in self.calls:
+                raise BtrfsModelError(f"call {call}: not one of {', '.join(self.calls)}")
+            return self.calls[call]
         if region > len(self.parts):
             raise BtrfsModelError(f"region {region} of {len(self.parts)}")
         return self.parts[region - 1] if region else self.whole
@@ -146,8 +155,23 @@ def _scripted(
             _part(one.work, one.waits, one.depends, costs, row)
             for one in (all_of_it, *regions(result))
         )
-        sides[name] = _Side(every, parts, result.output.decode(errors="replace"))
+        printed = result.output.decode(errors="replace")
+        calls = _by_call(result.calls, every.depends, costs, row)
+        sides[name] = _Side(every, parts, printed, calls)
     return sides
+
+
+def _by_call(
+    steps: Iterable[Step], depends: Sequence[str], costs: Machine, row: Row
+) -> dict[str, _Part]:
+    """Return what all calls of a name come to, by that name."""
+    work: dict[str, Counter[str]] = {}
+    waits: dict[str, float] = {}
+    for one in steps:
+        name = one.what.split(" ")[0]
+        work.setdefault(name, Counter()).update(one.work)
+        waits[name] = waits.get(name, 0.0) + one.waits
+    return {name: _part(of, waits[name], depends, costs, row) for name, of in work.items()}
 
 
 def _part(
@@ -191,7 +215,7 @@ def _value(one: Figure, sides: Sequence[Mapping[str, _Side]]) -> tuple[Value, st
         return Value(before, after), ""
     ratios: list[Ratio] = []
     for of in sides:
-        times = [of[name].part(one.region).time for name in ("before", "after")]
+        times = [of[name].part(one.region, one.call).time for name in ("before", "after")]
         if times[0] is None or times[1] is None or not (times[0].seconds and times[1].seconds):
             return _pair(first, one), _NO_TIME
         ratios.append(ratio(times[0], times[1]))
@@ -203,7 +227,7 @@ def _value(one: Figure, sides: Sequence[Mapping[str, _Side]]) -> tuple[Value, st
 
 def _pair(sides: Mapping[str, _Side], one: Figure) -> Value:
     """Return the times of both sides, in seconds."""
-    times = (sides[name].part(one.region).time for name in ("before", "after"))
+    times = (sides[name].part(one.region, one.call).time for name in ("before", "after"))
     return Value(*(None if made is None else made.seconds for made in times))
 
 
@@ -220,9 +244,9 @@ def _hangs(row: Row, by_device: Mapping[str, Mapping[str, _Side]], costs: Machin
     """Say what the times of a row depend on besides the work."""
     if all(one.line or one.counter for one in row.figures):
         return []
-    regions = {one.region for one in row.figures if not (one.line or one.counter)}
-    parts = [side.part(region) for sides in by_device.values() for side in sides.values()
-             for region in regions]  # fmt: skip
+    timed = {(one.region, one.call) for one in row.figures if not (one.line or one.counter)}
+    parts = [side.part(*one) for sides in by_device.values() for side in sides.values()
+             for one in timed]  # fmt: skip
     told = dict.fromkeys(one for part in parts for one in part.depends)
     return [*told, f"processor: {costs.title}; the message's: {row.machine}"]
 
