@@ -19,7 +19,7 @@ from btrfs_model.cost.prediction import NoCostError, Prediction, Ratio, predict,
 from btrfs_model.experiments.atlas.predictions import Predicted, Value, model_hash
 from btrfs_model.experiments.atlas.rows import Figure, Row
 from btrfs_model.experiments.replay import run as replay
-from btrfs_model.experiments.workloads.timed import MEMORY
+from btrfs_model.experiments.workloads.timed import MEMORY, Timed, yes_no
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.steps import Step
@@ -200,11 +200,17 @@ def _replayed(
     for name in row.sides:
         counts = {figure.quantity: figure.modelled or 0.0
                   for figure in reversed(one.outcome.figures) if figure.side == name}  # fmt: skip
-        parts = [_Part(timed.work, timed.on(costs), tuple(f"{key} {value}" for key, value
-                                                         in timed.conditions.items()))
-                 for timed in one.outcome.timed if timed.side == name and timed.beside]  # fmt: skip
+        parts = [_of_timed(timed, costs, row) for timed in one.outcome.timed
+                 if timed.side == name and timed.beside]  # fmt: skip
         sides[name] = _Side(_Part(counts, None), parts)
     return sides
+
+
+def _of_timed(timed: Timed, costs: Machine, row: Row) -> _Part:
+    if row.pipe:
+        timed = timed.with_work(through_a_pipe(timed.work), pipe=yes_no(True))
+    told = tuple(f"{key} {value}" for key, value in timed.conditions.items())
+    return _Part(timed.work, timed.on(costs), told)
 
 
 def _value(one: Figure, sides: Sequence[Mapping[str, _Side]]) -> tuple[Value, str]:
