@@ -77,6 +77,18 @@ def test_exact_rows_come_out(name: str) -> None:
             assert equal != bool(one.why), one.name
 
 
+@pytest.mark.parametrize("name", ["fiemap-path-cache", "log-delayed-items"])
+def test_ratios_at_quick_scale(name: str) -> None:
+    (row,) = chosen([name])
+    made = run(row, "quick")
+    for one in row.figures:
+        value = made.values[one.name]
+        if one.kind == "ratio":
+            assert value.low and value.ratio and value.high
+            assert 1 < value.low < value.ratio < value.high
+    assert made.hangs
+
+
 def test_quick_turns_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(ROW)
