@@ -178,6 +178,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "umount-no-empty-commit" in capsys.readouterr().out
     page = (tmp_path / "atlas.html").read_text()
     assert "btrfs-model atlas umount-no-empty-commit" in page
+    assert "\n".join(re.findall(r"<th role=.rowheader[^>]*>\s*(.{9})", page)).count("<a href=") == 3
     table = pd.read_parquet(tmp_path / "atlas.parquet")
     assert table.row.tolist() == pd.read_csv(tmp_path / "atlas.csv").row.tolist()
     known = next(row.name for row in all_rows() if row.known)

@@ -105,7 +105,7 @@ class Figure:
     def place(self) -> str:
         """Where it is looked for, in words."""
         if self.line:
-            return f"the script prints {self.line}:"
+            return f"the number that the script prints after '{self.line}:'"
         if self.call:
             return f"time of all calls {self.call}"
         what = self.counter or "time"

@@ -71,18 +71,18 @@ def _section(run: Run, judged: Sequence[Judged]) -> dict[str, Any]:
         "cells": [(one.figure.name, *cells(one)[2:]) for one in mine],
         "table": [cells(one) for one in mine],
         "places": [(one.figure.name, one.figure.place) for one in mine],
+        "entered": max((str(one.entered) for one in run.row.figures if one.entered), default=""),
         "whys": [(one.figure.name, one.figure.why) for one in mine if one.figure.why],
     }  # fmt: skip
 
 
 def cells(one: Judged) -> tuple[Cell, ...]:
     """Return what stands below :data:`HEADINGS` for a figure."""
-    mark = " (known)" if one.row.known else ""
     size = "" if one.run.is_full else " (quick)"
     verdict = one.verdict if one.error is None else f"{one.verdict}, {percent(one.error)}"
     why = one.run.untold.get(one.figure.name, "")
     return (
-        [f"{one.row.title}{mark}", f"{one.row.release} {one.row.name}"],
+        {"message": one.row, "name": one.row.name, "case": "(known)" if one.row.known else ""},
         one.figure.name,
         reported(one.figure),
         shown(one.figure, one.value),
@@ -102,8 +102,10 @@ def reported(one: Figure) -> str:
     """Say what a message reports, before and after."""
     if one.entered is None:
         return ""
-    sides = [f"{number(value)} {one.unit}".rstrip()
-             for value in (one.before, one.after) if value is not None]  # fmt: skip
+    sides = [f"{number(value)} {one.unit}".rstrip() + ("" if both else f" {side}")
+             for side, value, both in (("before", one.before, one.after is not None),
+                                       ("after", one.after, one.before is not None))
+             if value is not None]  # fmt: skip
     ratio = f" ({times(one.ratio.value)})" if one.kind == "ratio" and one.ratio else ""
     return ", then ".join(sides) + ratio
 
@@ -133,6 +135,6 @@ def score_rows(judged: Sequence[Judged], *, known: bool = False) -> list[tuple[s
         rows.append((
             of if by in ("all", "kind") else f"{by} {of}", str(figures), str(exact), str(equal),
             str(ratios), *("" if one is None else f"{one:.1%}" for one in (median, worst)),
-            str(covered), str(order),
+            *(str(one) if ratios else "" for one in (covered, order)),
         ))  # fmt: skip
     return rows
