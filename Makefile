@@ -15,8 +15,9 @@ WARNINGS := -Wall -Wextra -Werror
 help: ## say what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-replay: $(VENV)/.with-core build ## run the experiments on real images, results in out/
+replay: $(VENV)/.with-script build ## run the experiments on real images, results in out/
 	$(BIN)/btrfs-model replay --out out
+	$(BIN)/btrfs-model atlas --scale quick --out out/atlas
 
 studies: $(VENV)/.with-test build ## do the studies of notebooks/studies at full scale, charts in out/studies
 	mkdir -p out/studies

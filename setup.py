@@ -17,6 +17,7 @@ from setuptools.command.build_py import build_py
 DATA = [
     "samples.toml",
     "titles.tsv.gz",
+    "atlas/**/*.toml",
     "commits/*.toml",
     "devices/*.toml",
     "machines/*.toml",

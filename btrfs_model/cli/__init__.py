@@ -34,6 +34,7 @@ except KeyboardInterrupt:
 # Name, module, one line of help; in the order that --help shows.
 _COMMANDS = {
     "replay": ("experiments", "Replay the workloads of commit messages, before and after."),
+    "atlas": ("experiments", "Show what commits buy: by their messages, and by the model."),
     "sweep": ("sweeps", "Measure the same in very many cells, and what they depend on."),
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
     "plan": ("streams", "Tell the sizes of all sends between snapshots, and the smallest chain."),

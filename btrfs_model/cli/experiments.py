@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about experiments: ``replay``, ``patches``."""
+"""Commands about experiments: ``replay``, ``atlas``, ``patches``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from btrfs_model.cli.flags import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from btrfs_model.experiments.atlas.scores import Judged
     from btrfs_model.experiments.replay import Replay
     from btrfs_model.experiments.workloads import Figure
 
@@ -244,6 +245,89 @@ def _shown(one: Replay) -> list[list[Figure]]:
         rows.values(),
         key=lambda row: (cases.index(row[0].key[1:]), headline.index(row[0].quantity)),
     )
+
+
+def _rows() -> tuple[str, ...]:
+    from btrfs_model.experiments.atlas.rows import AREAS, all_rows
+
+    return (*AREAS, *(row.name for row in all_rows()))
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model atlas --scale quick",
+        "btrfs-model atlas send log --out /tmp/atlas",
+        "btrfs-model atlas adf0241868bd",
+        "btrfs-model atlas send-skip-own-ref --predict-only predicted.toml",
+    ),
+)
+@click.argument("rows", nargs=-1, metavar="[ROW|AREA]...", shell_complete=offers(_rows))
+@click.option("--scale", default="full", show_default=True, type=click.Choice(["full", "quick"]),
+              help="Size: full (as in the commit messages), or quick.")  # fmt: skip
+@click.option("--predict-only", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Only add what is predicted to FILE, with date, version and a hash of the "
+              "model; refused for a row whose figures are entered.")  # fmt: skip
+@machine_option
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N",
+              help="Rows run at a time; as many as there are processors and free memory for "
+              "(4 GB each) without it.")  # fmt: skip
+@output_option("Folder for atlas.html, atlas.csv and atlas.parquet; made when it is missing.",
+               "DIR", name="out", default="out/atlas", show_default=True)  # fmt: skip
+@json_option("Print all rows of atlas.csv instead, one JSON object a line.")
+def atlas(
+    rows: tuple[str, ...], scale: str, predict_only: Path | None, machine: str | None,
+    jobs: int | None, out: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what commits buy: by their messages, and by the model on both sides of each.
+
+    A row is a commit of data/atlas: named by its file, its id or a toggle, or all of an area (send,
+    fiemap, log, names, files, trees). Its script runs right before the commit and right after it.
+    What was predicted before the figures of a message were looked up counts; rows whose figures
+    were known are told apart. In the end scores by kind, area and year.
+    """
+    import pandas as pd
+
+    from btrfs_model.experiments.atlas.predictions import add
+    from btrfs_model.experiments.atlas.rows import chosen
+    from btrfs_model.experiments.atlas.runs import run_all
+    from btrfs_model.experiments.atlas.scores import judge, table
+    from btrfs_model.experiments.replays import default_jobs
+    from btrfs_model.experiments.report.atlas import HEADINGS, flat, write
+
+    wanted = chosen(rows)
+    if predict_only is not None:
+        for row in wanted:
+            row.refuse_prediction()
+        scale = "full"
+    with progress() as step:
+        runs = run_all(wanted, scale, machine, jobs or default_jobs(), step)
+    if predict_only is not None:
+        add(predict_only, {run.row.name: run.predicted for run in runs})
+        aside(f"{predict_only}: {', '.join(run.row.name for run in runs)}")
+        return
+    judged = judge(runs)
+    files = write(runs, out)
+    if as_json:
+        found = table(judged).astype(object)
+        print_table(found.where(found.notna(), None), as_json=True)
+        return
+    print_table(pd.DataFrame([flat(one) for one in judged], columns=list(HEADINGS)))
+    _print_scores(judged)
+    aside(f"Written to {out}: {', '.join(file.name for file in files)}")
+
+
+def _print_scores(judged: list[Judged]) -> None:
+    """Print how often the model was right, by what was predicted blindly and what was known."""
+    import pandas as pd
+
+    from btrfs_model.experiments.report.atlas import SCORES, TITLES, score_rows
+
+    for title, known in TITLES.items():
+        found = score_rows(judged, known=known)
+        if found:
+            echo("")
+            print_table(pd.DataFrame(found, columns=list(SCORES)), title=title)
 
 
 @click.command(

@@ -243,29 +243,33 @@ def load(workload: str) -> Message:
     """
     path = data_folder() / "commits" / f"{workload}.toml"
     table = read_toml(path)
-    percentages = _get(path, table, "percentages", str)
+    percentages = wanted(path, table, "percentages", str)
     if percentages not in PERCENTAGES:
         known = ", ".join(PERCENTAGES)
         raise BtrfsModelError(f"{path}: percentages is {percentages!r}, not one of {known}")
-    rows = _get(path, table, "figure", list)
+    rows = wanted(path, table, "figure", list)
     resolution = _resolution(path, table)
     figures = tuple(_figure(path, number, row, *resolution) for number, row in enumerate(rows))
     if not figures or figures[0].side != "before":
         raise BtrfsModelError(f"{path}: the first figure is not of the side before")
     title, commit, release, machine, device = (
-        str(_get(path, table, key, str))
+        str(wanted(path, table, key, str))
         for key in ("title", "commit", "release", "machine", "device")
     )
     size, stand_in = dict(table.get("size", {})), dict(table.get("stand_in", {}))
     return Message(
         title, commit, release, percentages, machine, device, size, stand_in,
-        _get(path, table, "why", dict), figures, _pipe(path, table),
-        _get(path, table, "work", dict), _devices(path, table), table.get("more", {}),
+        wanted(path, table, "why", dict), figures, _pipe(path, table),
+        wanted(path, table, "work", dict), _devices(path, table), table.get("more", {}),
         _series(path, table), _also(path, table),
     )  # fmt: skip
 
 
-def _get(path: Path, table: Mapping[str, Any], key: str, kind: Any, place: str = "") -> Any:
+def wanted(path: Path, table: Mapping[str, Any], key: str, kind: Any, place: str = "") -> Any:
+    """Return the value of a key of a file.
+
+    Raises BtrfsModelError: when it is missing or of another kind, with the file, `place` and key.
+    """
     value = table.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
         wrong = "is missing" if value is None else f"is {value!r}"
@@ -280,8 +284,8 @@ def _series(path: Path, table: Mapping[str, Any]) -> Series | None:
         raise BtrfsModelError(f"{path}: series is {series!r}, not true or false")
     if not series:
         return None
-    patches = _get(path, table, "patches", dict)
-    return Series(*(_get(path, patches, key, kind, "patches.")
+    patches = wanted(path, table, "patches", dict)
+    return Series(*(wanted(path, patches, key, kind, "patches.")
                     for key, kind in (("number", int), ("url", str))))  # fmt: skip
 
 
@@ -289,7 +293,7 @@ def _also(path: Path, table: Mapping[str, Any]) -> tuple[Also, ...]:
     """Return the pairs of times besides those with the one before."""
     return tuple(
         Also(
-            **{key: _get(path, row, key, str, f"also {number}: ")
+            **{key: wanted(path, row, key, str, f"also {number}: ")
                for key in ("before", "after", "words")},
             why=row.get("why", {}), more=row.get("more", {}),
         )
@@ -315,8 +319,8 @@ def _devices(path: Path, table: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _resolution(path: Path, table: Mapping[str, Any]) -> tuple[float, float]:
     """Return how much less and more a time may be than what is reported, in its unit."""
-    of = _get(path, table, "resolution", dict)
-    below, above = (float(_get(path, of, key, int | float, "resolution."))
+    of = wanted(path, table, "resolution", dict)
+    below, above = (float(wanted(path, of, key, int | float, "resolution."))
                     for key in ("below", "above"))  # fmt: skip
     if min(below, above) < 0:
         raise BtrfsModelError(f"{path}: resolution is negative")
@@ -327,15 +331,15 @@ def _figure(
     path: Path, number: int, row: Mapping[str, Any], below: float, above: float
 ) -> Reported:
     place = f"figure {number + 1}: "
-    unit = _get(path, row, "unit", str, place)
+    unit = wanted(path, row, "unit", str, place)
     if unit not in SECONDS:
         raise BtrfsModelError(f"{path}: {place}unit is {unit!r}, not {' or '.join(SECONDS)}")
-    value = float(_get(path, row, "value", int | float, place))
+    value = float(wanted(path, row, "value", int | float, place))
     if not value > below:
         raise BtrfsModelError(f"{path}: {place}value is {value:g}, not more than {below:g}")
     return Reported(
-        _get(path, row, "side", str, place), _get(path, row, "quantity", str, place), unit,
-        dict(_get(path, row, "case", dict, place)), value,
+        wanted(path, row, "side", str, place), wanted(path, row, "quantity", str, place), unit,
+        dict(wanted(path, row, "case", dict, place)), value,
         row.get("deviation"), row.get("runs"), row.get("said", ""), row.get("headline", False),
         row.get("why", {}), row.get("more", {}), below, above,
     )  # fmt: skip

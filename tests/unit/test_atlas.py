@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The atlas: every row loads, exact ones come out, predictions stay as they were written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from btrfs_model.base.errors import BtrfsModelError, UnknownNameError
+from btrfs_model.cli import run as command
+from btrfs_model.experiments.atlas.predictions import Predicted, Value, add, read
+from btrfs_model.experiments.atlas.rows import AREAS, KEPT_BACK, all_rows, chosen, load
+from btrfs_model.experiments.atlas.runs import run
+from btrfs_model.experiments.atlas.scores import EQUAL, judge, scores
+
+ROW = """
+title = "a title"
+commit = "cab0d8623fb4"
+release = "6.11"
+date = 2024-05-22
+area = "trees"
+mail = "a@b"
+machine = "not named"
+quick = { FILES = 2 }
+script = '''
+FILES=10
+mkfs.btrfs -q -f /dev/sdj
+mount /dev/sdj /mnt
+for ((i = 0; i < FILES; i++)); do echo -n > /mnt/f_$i; done
+time xfs_io -c fsync /mnt
+echo "files: $(ls /mnt | wc -l)"
+umount /mnt
+'''
+
+[[figure]]
+name = "files"
+kind = "exact"
+line = "files"
+
+[[figure]]
+name = "fsync"
+kind = "ratio"
+region = 1
+unit = "ms"
+"""
+
+
+def test_all_rows_load() -> None:
+    rows = all_rows()
+    assert len({row.name for row in rows}) == len(rows) >= 5
+    assert {row.area for row in rows} <= set(AREAS)
+    assert not {row.commit for row in rows} & set(KEPT_BACK)
+    for row in rows:
+        assert row.commit == row.toggles[0].commit, row.name
+
+
+LONG = {"log-prealloc-full"}  # seconds each
+
+
+@pytest.mark.claim(
+    "Exact figures of the atlas come out as the messages report them, or the row says why not."
+)
+@pytest.mark.parametrize(
+    "name",
+    [row.name for row in all_rows() if row.script and not row.quick and row.name not in LONG],
+)
+def test_exact_rows_come_out(name: str) -> None:
+    (row,) = chosen([name])
+    made = run(row)
+    for one in row.figures:
+        if one.kind == "exact" and one.entered:
+            now = made.values[one.name]
+            equal = one.before in (None, now.before) and one.after in (None, now.after)
+            assert equal != bool(one.why), one.name
+
+
+@pytest.mark.parametrize("name", ["fiemap-path-cache", "log-delayed-items"])
+def test_ratios_at_quick_scale(name: str) -> None:
+    (row,) = chosen([name])
+    made = run(row, "quick")
+    for one in row.figures:
+        value = made.values[one.name]
+        if one.kind == "ratio":
+            assert value.low and value.ratio and value.high
+            assert 1 < value.low < value.ratio < value.high
+    assert made.hangs
+
+
+def test_quick_turns_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(ROW)
+    quick = run(load(path), "quick")
+    assert (quick.values["files"].after, quick.is_full) == (2, False)
+    assert run(load(path)).values["files"] == Value(10, 10)
+    assert quick.untold["fsync"]
+    assert any("processor" in one for one in quick.hangs)
+
+
+@pytest.mark.claim(
+    "A figure of the atlas counts as predicted only if the prediction was written down first."
+)
+def test_figures_come_after_predictions(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(
+        ROW.replace('line = "files"', 'line = "files"\nafter = 10\nentered = 2026-01-02')
+    )
+    with pytest.raises(
+        BtrfsModelError, match=r"a\.toml: figure 1: entered before it was predicted"
+    ):
+        load(path)
+    late = run(load(_written(tmp_path / "b.toml", ROW))).predicted
+    with pytest.raises(BtrfsModelError, match="entered on 2026-01-02, predicted on"):
+        load(path, late)
+    early = Predicted(late.date.replace(year=2025), "1", "abc", "native-6.18", late.figures)
+    (one, other) = judge([run(load(path, early))])
+    assert (one.verdict, one.error, one.is_blind) == (EQUAL, 0.0, True)
+    assert other.verdict == "not looked up"
+    table = scores([one, other])
+    assert table.query("by == 'all'")[["exact", "equal"]].to_numpy().tolist() == [[1, 1]]
+    assert scores([one, other], known=True).empty
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_prediction_stays(tmp_path: Path) -> None:
+    path = tmp_path / "predicted.toml"
+    one = run(load(_written(tmp_path / "a.toml", ROW))).predicted
+    add(path, {"a": one})
+    add(path, {"b": one})
+    assert read(path)["a"].figures["files"] == Value(10, 10)
+    assert re.fullmatch("[0-9a-f]{12}", read(path)["b"].model)
+    with pytest.raises(BtrfsModelError, match=r"predicted\.toml: a: it was predicted on"):
+        add(path, {"a": one})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('area = "trees"', 'area = "tree"', "area is 'tree', not one of send"),
+        ("cab0d8623fb4", "19358b154fce", "commit 19358b154fce is kept back"),
+        ("cab0d8623fb4", "0123456789ab", "commit 0123456789ab has no toggle"),
+        ('kind = "exact"', 'kind = "exactly"', "figure 1: kind is 'exactly'"),
+        ("region = 1", 'line = "x"\nregion = 1', "figure 2: region, call, line or counter"),
+        ('mail = "a@b"', "mail = 3", "mail is 3"),
+        ('mail = "a@b"', "", "mail is missing"),
+        ('mail = "a@b"', 'mail = "a@b"\nletter = "b"', "letter is no key of a row"),
+        ('name = "fsync"', 'name = "files"', "two figures have one name"),
+        ("title =", "title", r"a\.toml: .* \(at line 2, column 7\)"),
+    ],
+)
+def test_what_is_no_row(tmp_path: Path, old: str, new: str, says: str) -> None:
+    path = _written(tmp_path / "a.toml", ROW.replace(old, new))
+    with pytest.raises(BtrfsModelError, match=says) as found:
+        load(path)
+    assert str(path) in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_the_script_says_what_a_figure_is(tmp_path: Path) -> None:
+    path = _written(tmp_path / "a.toml", ROW.replace('line = "files"', 'line = "dirs"'))
+    with pytest.raises(BtrfsModelError, match="atlas: a: figure files: the script prints no line"):
+        run(load(path))
+    path.write_text(ROW.replace("umount /mnt", "false"))
+    with pytest.raises(BtrfsModelError, match="atlas: a: the script ends with status 1"):
+        run(load(path))
+    with pytest.raises(UnknownNameError):
+        chosen(["nothing"])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["atlas", "cab0d8623fb4", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    assert "umount-no-empty-commit" in capsys.readouterr().out
+    page = (tmp_path / "atlas.html").read_text()
+    assert "btrfs-model atlas umount-no-empty-commit" in page
+    assert "\n".join(re.findall(r"<th role=.rowheader[^>]*>\s*(.{9})", page)).count("<a href=") == 3
+    table = pd.read_parquet(tmp_path / "atlas.parquet")
+    assert table.row.tolist() == pd.read_csv(tmp_path / "atlas.csv").row.tolist()
+    known = next(row.name for row in all_rows() if row.known)
+    assert command(["atlas", known, "--predict-only", str(tmp_path / "p.toml")]) == 1
+    assert "nothing is predicted any more" in capsys.readouterr().err
