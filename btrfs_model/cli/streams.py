@@ -167,7 +167,7 @@ def send(
         "btrfs-model plan disk.img",
         "btrfs-model plan disk.img snap1 snap2 --all --json",
         "btrfs-model plan disk.img --target backup.img --compressed-data",
-        "btrfs subvolume list -R /backup > there; btrfs-model plan disk.img --target there",
+        "btrfs-model plan disk.img --target uuids.txt --clones",
     ),
 )
 @images_before("snapshots", "[SNAP]...")
