@@ -5,6 +5,8 @@ import contextlib
 import io
 import json
 import os
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from progs import btrfs_check
-from rootdirs import CASES, ENVIRONMENT, FSID, RECORDS, arguments, told
+from rootdirs import CASES, ENVIRONMENT, FSID, RECORDS, arguments, digest, told
 
 import btrfs_model as bm
 from btrfs_model.cli import run as command
@@ -24,6 +26,8 @@ from btrfs_model.mount.mkfs.writer.transaction import Transactions
 from btrfs_model.questions.rootdir import Copy, Rootdir, make, smallest_for
 from btrfs_model.volume.memory import Memory
 
+MKFS = shutil.which("mkfs.btrfs")
+IS_NEW = MKFS and "v7.3" in subprocess.check_output([MKFS, "--version"], text=True).split()
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="owners and devices are root's to make")
 
 
@@ -73,6 +77,26 @@ def test_images_are_those_of_mkfs(
     with bm.open(image) as fs:
         assert bm.check(fs) == []
     assert btrfs_check(image) == ""
+
+
+@pytest.mark.skipif(not IS_NEW, reason="mkfs.btrfs of btrfs-progs 7.3 is not here")
+@as_root
+@pytest.mark.parametrize("name", [name for name in CASES if "subvolumes" not in CASES[name][1]])
+def test_images_are_those_of_mkfs_here(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a program in place of its records; subvolumes have uuids by chance."""
+    for variable, value in ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
+    build, options = CASES[name]
+    (tmp_path / "top").mkdir()
+    build(tmp_path / "top")
+    words = ["-U", FSID, "-r", str(tmp_path / "top"), *arguments(options)]
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.touch()
+    subprocess.run([str(MKFS), "-q", "-f", *words, str(theirs)], check=True, capture_output=True)
+    assert run(ours, *words) == ""
+    assert digest(ours) == digest(theirs)
 
 
 @settings(max_examples=12, deadline=None, phases=[Phase.generate])
