@@ -84,10 +84,13 @@ def _releases() -> list[str]:
                    "folder needs.")  # fmt: skip
 @click.option("--progs", default="7.3", show_default=True, shell_complete=offers(_releases),
               help="Release of btrfs-progs: 6.2, 6.14, 6.19 or 7.3.")  # fmt: skip
-@click.option("-n", "--nodesize", default="16K", show_default=True, callback=_bytes,
-              metavar="SIZE", help="Size of tree blocks, 4K to 64K.")  # fmt: skip
-@click.option("-m", "--metadata", default="dup", show_default=True,
-              help="Copies of metadata: dup or single.")  # fmt: skip
+@click.option("-n", "--nodesize", default="0", callback=_bytes, metavar="SIZE",
+              help="Size of tree blocks, 4K to 64K: usually 16K, 4K with --mixed.")  # fmt: skip
+@click.option("-m", "--metadata", default="",
+              help="Copies of metadata: usually dup, single with --mixed.")  # fmt: skip
+@click.option("-d", "--data", default="single", show_default=True,
+              help="Copies of data: single or dup.")  # fmt: skip
+@click.option("-M", "--mixed", is_flag=True, help="Mix data and metadata.")
 @click.option("--csum", default="crc32c", show_default=True, help="Checksum.")
 @click.option("-O", "--features", multiple=True, callback=_features, metavar="LIST",
               help="Features with commas between, ^ before those to leave out.")  # fmt: skip
@@ -102,12 +105,15 @@ def _releases() -> list[str]:
               help="Make this folder a subvolume: rw, ro, default or default-ro.")  # fmt: skip
 @click.option("--inode-flags", "flags", multiple=True, callback=_pairs, metavar="FLAGS:PATH",
               help="Give a path flags: nodatacow, nodatasum.")  # fmt: skip
+@click.option("--shrink", is_flag=True, help="End the device where its last chunk ends.")
 @click.option("--seed", default=0, show_default=True, help="What uuids come from.")
 @click.option("-f", "--force", is_flag=True, help="Replace a file that holds something.")
 def mkfs(
     image: Path,
     size: int,
     force: bool,
+    shrink: bool,
+    seed: int,
     rootdir: str | None,
     compress: str,
     subvolumes: dict[str, str],
@@ -118,33 +124,37 @@ def mkfs(
     """Make a filesystem in the file IMAGE, as mkfs.btrfs of a release of btrfs-progs does.
 
     IMAGE is replaced as a whole; where it holds something, with --force alone. The variables
-    SOURCE_DATE_EPOCH and DETERMINISTIC_SEED do what they do for mkfs.btrfs 7.3. Files of a folder
-    come in the order of their names. They have the items that mkfs.btrfs 7.3 gives them; where tree
-    blocks lie, and generations, are a mount's.
+    SOURCE_DATE_EPOCH and DETERMINISTIC_SEED do what they do for mkfs.btrfs 7.3. The image is the
+    same byte by byte, also with the files of a folder, except uuids that nobody chose. Times of
+    subvolumes are those of SOURCE_DATE_EPOCH, too; mkfs.btrfs takes them from the clock. There is
+    no --reflink: the image is the same without.
     """
-    from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.questions.rootdir import Rootdir, make, smallest_for
+    from btrfs_model.mount.mkfs.layout import Format
+    from btrfs_model.mount.mkfs.make import fresh
+    from btrfs_model.questions.rootdir import Rootdir, make
 
-    if not rootdir and (compress != "no" or subvolumes or flags):
-        raise click.UsageError("--compress, --subvol and --inode-flags go with --rootdir")
+    if not rootdir and (compress != "no" or subvolumes or flags or shrink):
+        raise click.UsageError("--compress, --subvol, --inode-flags and --shrink go with --rootdir")
     if image.is_file() and not force and _holds_something(image):
         raise BtrfsModelError(f"{image}: it holds something; --force replaces it")
     if not size and image.exists():
         size = image.stat().st_size
     if not size and not rootdir:
         raise click.UsageError("how large? -b SIZE, or --rootdir, or a file that has its size")
+    mixed = options["mixed"]
+    options["nodesize"] = options["nodesize"] or (4096 if mixed else 16384)
+    options["metadata"] = options["metadata"] or ("single" if mixed else "dup")
     try:
+        chosen = Format(size, **options, **features)
         if rootdir:
             source = Rootdir(rootdir, subvolumes, flags, compress)
-            source.check()
-            needed = smallest_for(rootdir, single=options["metadata"] == "single")
-            made = make(source, max(size, needed), **options, **features)
+            made = make(source, chosen, seed=seed, shrink=shrink)
         else:
-            made = WritableFilesystem.mkfs(size, **options, **features)
+            chosen.check()
+            made = fresh(chosen, seed)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    with made:
-        made.save(image)
+    made.save(image)
 
 
 def _holds_something(path: Path) -> bool:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,10 +38,9 @@ from btrfs_model.mount.delayed_inode import batches
 from btrfs_model.mount.files.writeback import flush_delalloc, write_files_back
 from btrfs_model.mount.log.replay.recover import recover_log_trees
 from btrfs_model.mount.log.trace import Trace
-from btrfs_model.mount.mkfs.format import format_device
-from btrfs_model.mount.mkfs.identity import choose_identity
 from btrfs_model.mount.mkfs.layout import Format
-from btrfs_model.mount.mount import START, Hooks, random_uuid
+from btrfs_model.mount.mkfs.make import fresh
+from btrfs_model.mount.mount import Hooks
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
 from btrfs_model.mount.options import MountOptions
@@ -186,10 +184,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         kernel = mount_kernel(behaviour)
         layout = checked(Format)(parse_size(size), parse_size(nodesize), **options)
         layout.check()
-        memory = Memory(layout.size)
-        choice = random.Random(f"mkfs {seed}")
-        chosen = choose_identity(layout, [random_uuid(choice) for _ in range(4)], START // 10**9)
-        format_device(memory.buffer, layout, chosen)
+        memory = fresh(layout, seed)
         return cls(memory, seed=seed, ssd=ssd, compress=compress, max_inline=max_inline,
                    behaviour=kernel)  # fmt: skip
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import mmap
+from typing import Protocol
 
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock
@@ -12,6 +12,13 @@ from btrfs_model.ondisk.superblock import MAGIC, SUPER_OFFSETS, SUPER_SIZE
 _WRITTEN = 1
 _ROOT_TREE_DIR = 6
 _SECTORSIZE = 4096
+
+
+class Written(Protocol):
+    """A device that is written to, such as a bytearray."""
+
+    def __setitem__(self, place: slice, data: bytes | bytearray, /) -> None:
+        """Write bytes to a place."""
 
 
 def empty_superblock() -> RawSuperBlock:
@@ -31,7 +38,7 @@ def super_offsets(device_size: int) -> list[int]:
     return [offset for offset in SUPER_OFFSETS if offset + SUPER_SIZE < device_size]
 
 
-def write_superblocks(buffer: mmap.mmap | bytearray, raw: RawSuperBlock) -> None:
+def write_superblocks(buffer: Written, raw: RawSuperBlock) -> None:
     """Write every copy of a superblock that fits the device.
 
     `buffer`: the device.

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.files.compress import COMPRESSION_TYPES, compress
-from btrfs_model.mount.files.encoded import Encoded
 
 UNIT: Final = 128 << 10
 """Bytes that become one compressed extent."""
@@ -62,9 +61,10 @@ class Compression(NamedTuple):
         most = UNIT - 1 if self.kind == "zlib" else len(data)
         return packed if len(packed) <= most - _SECTOR else None
 
-    def encoded(self, packed: bytes, size: int) -> Encoded:
-        """Return compressed data as a write takes them."""
-        return Encoded(COMPRESSION_TYPES[self.kind], _SECTOR, size, 0, size, packed)
+    @property
+    def number(self) -> int:
+        """Number of the algorithm, as file extents have it."""
+        return COMPRESSION_TYPES[self.kind]
 
     def _pack(self, data: bytes, trial: int) -> bytes | None:
         if self.kind == "lzo":

@@ -21,7 +21,7 @@ from live import beside_the_kernel, mounted
 from progs import btrfs_check
 
 import btrfs_model as bm
-from btrfs_model.mount.mkfs.layout import MIN_DEVICE
+from btrfs_model.mount.mkfs.layout import Format
 from btrfs_model.mount.space import block_group
 from btrfs_model.mount.space.data import ensure_data
 from btrfs_model.mount.transaction import start_transaction
@@ -31,6 +31,7 @@ from btrfs_model.ondisk.superblock import SUPER_OFFSETS
 from btrfs_model.ondisk.superblock_write import write_superblocks
 
 GIB = 1 << 30
+MIN_DEVICE = Format(0).smallest
 INITIALIZED = 1 << 31
 """``BTRFS_INODE_ROOT_ITEM_INIT``."""
 judged_live = beside_the_kernel

@@ -25,7 +25,7 @@ from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify import kinds, pairs, run, sequences, sides, steer, times
-from btrfs_model.experiments.verify.bench import Bench
+from btrfs_model.experiments.verify.bench import Bench, DifferenceError
 from btrfs_model.experiments.verify.random.logs import _in_mixed_groups
 from btrfs_model.experiments.verify.run import Task
 from btrfs_model.kernels import debian
@@ -201,6 +201,18 @@ def test_small_sequences_and_pairs(bench: Bench) -> None:
     if corpus.LONG:
         pairs.compare_pairs(bench, pairs.scenario_of_pairs("pairs 0"))
         assert bench.compared["pairs"] == len(pairs.seconds(pairs.firsts()[0]))
+
+
+@pytest.mark.parametrize("bench", KERNELS, indirect=True)
+def test_a_sequence_of_three_shows_a_wrong_rule(bench: Bench) -> None:
+    """An fsync of a folder that a new name had logged: before log-new-name-unsynced it was lost."""
+    steps = [["mkdir", "A/new"], ["chmod", "A/foo", 0o600], ["fsync", "A/foo"],
+             ["link", "A/foo", "A/new/new"], ["fsync", "A"]]  # fmt: skip
+    scenario = sequences.scenario_of("three", [steps])
+    sequences.compare_sequences(bench, scenario)
+    wrong = Bench(bench.kernel, chosen=f"{bench.kernel.preset} - log-new-name-unsynced")
+    with pytest.raises(DifferenceError):
+        sequences.compare_sequences(wrong, scenario)
 
 
 @judges.MARKS["machine"]

@@ -18,6 +18,7 @@ from typing import Any
 
 import btrfs_model as bm
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import ROOT_ITEM
 
 RECORDS = Path(__file__).parents[1] / "data/rootdir.json"
 FSID = "11111111-2222-3333-4444-555555555555"
@@ -110,6 +111,36 @@ def mixed(top: Path) -> None:
     (top / "nine").write_bytes((TEXT * 900)[:9000])
 
 
+def chunks(top: Path) -> None:
+    """More data than fit into the first chunk, and a small file behind them."""
+    (top / "a").write_bytes(TEXT * 500_000)
+    (top / "b").write_bytes(NOISE)
+    (top / "c").write_bytes(NOISE[:9000])
+
+
+def wide(top: Path) -> None:
+    """Folders with files of all sizes: nodes are split, free space is kept as bitmaps."""
+    for number in range(700):
+        folder = top / f"d{number % 17}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"file_{number}_{'x' * (number % 90)}").write_bytes(NOISE[: number * 7])
+
+
+def linked(top: Path) -> None:
+    """More names in a folder than an item holds."""
+    (top / "file").write_bytes(b"x")
+    for number in range(250):
+        os.link(top / "file", top / f"link_{number:04}_{'y' * 100}")
+
+
+def attributes(top: Path) -> None:
+    """Many attributes of many files."""
+    for number in range(20):
+        (top / f"file{number}").write_bytes(b"1")
+        for one in range(20):
+            os.setxattr(top / f"file{number}", f"user.n{one}", b"v" * (one * 9))
+
+
 CASES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "empty": (lambda top: None, {}),
     "small": (small, {}),
@@ -118,12 +149,23 @@ CASES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "special": (special, {}),
     "deep": (deep, {}),
     "many": (many, {}),
+    "chunks": (chunks, {}),
+    "linked": (linked, {}),
+    "attributes": (attributes, {}),
     "no subvolumes": (parts, {}),
     "subvolumes": (parts, {"subvolumes": {"one": "rw", "two": "ro"}}),
     "default": (parts, {"subvolumes": {"two": "default", "two/three": "rw"}}),
     "flags": (parts, {"flags": {"one": "nodatacow", "two/three/file": "nodatasum"}}),
     **{f"compress {how}": (mixed, {"compress": how})
        for how in ("zlib", "zlib:9", "lzo", "zstd", "zstd:15")},
+    **{f"nodes of {size}": (wide, {"words": ["-n", size]}) for size in ("4K", "64K")},
+    "holes": (sparse, {"words": ["-O", "^no-holes"]}),
+    "few features": (wide, {"words": ["-O", "^bgt,^fst,^skinny-metadata,^extref"]}),
+    "single": (wide, {"words": ["-m", "single", "--csum", "sha256"]}),
+    "dup": (chunks, {"words": ["-d", "dup", "-b", "1G"]}),
+    "mixed": (wide, {"words": ["-M", "-b", "500M"]}),
+    "mixed dup": (chunks, {"words": ["-M", "-m", "dup", "-d", "dup", "-b", "500M"]}),
+    "shrink": (chunks, {"words": ["--shrink", "-b", "2G"], "compress": "zstd"}),
 }  # fmt: skip
 
 
@@ -135,44 +177,25 @@ def arguments(options: dict[str, Any]) -> Iterator[str]:
         yield from ("--inode-flags", f"{names}:{path}")
     if "compress" in options:
         yield from ("--compress", options["compress"])
+    yield from options.get("words", [])
 
 
 def told(path: Path) -> dict[str, Any]:
-    """What an image says of files: digests of all items of each subvolume and of the data.
-
-    Generations are left out, and uuids.
-    """
-    found: dict[str, Any] = {}
+    """What there is to an image: its digest, and what chance gave its subvolumes."""
+    found: dict[str, Any] = {"size": path.stat().st_size, "digest": digest(path)}
     with bm.open(path) as fs:
-        found["size"] = fs.image.superblock.total_bytes
-        found["features"] = fs.image.superblock.incompat_flags
-        for number, tree in fs.trees.items():
-            if number != 5 and not 256 <= number < 1 << 48:
-                continue
-            digest = hashlib.sha256()
-            for item in tree.items():
-                data = bytearray(item.data)
-                if item.key.type == ItemType.EXTENT_DATA:
-                    if data[20]:
-                        start, size = (
-                            int.from_bytes(data[at : at + 8], "little") for at in (21, 29)
-                        )
-                        digest.update(read(fs, start, size))
-                    data[:8] = bytes(8)
-                elif item.key.type == ItemType.INODE_ITEM:
-                    data[:16] = bytes(16)
-                elif item.key.type in (ItemType.DIR_ITEM, ItemType.DIR_INDEX, ItemType.XATTR_ITEM):
-                    data[17:25] = bytes(8)
-                digest.update(repr(tuple(item.key)).encode() + data)
-            found[str(number)] = [digest.hexdigest()[:16], fs.subvolume(number).item.flags]
+        for item in fs.trees[1].items((256, ItemType.ROOT_ITEM, 0)):
+            if item.key.type == ItemType.ROOT_ITEM and item.key.objectid < 1 << 48:
+                root = ROOT_ITEM.unpack(bytes(item.data))
+                found.setdefault("uuids", {})[str(item.key.objectid)] = root.uuid.hex()
+                found["when"] = root.ctime.sec
     return found
 
 
-def read(fs: bm.Filesystem, start: int, size: int) -> bytes:
-    """Data on the device."""
-    chunk = next(one for one in fs.image.chunks if one.logical <= start < one.end)
-    at = chunk.stripes[0] + start - chunk.logical
-    return bytes(fs.image.view[at : at + size])
+def digest(path: Path) -> str:
+    """Digest of a whole file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def main() -> None:

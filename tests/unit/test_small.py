@@ -31,7 +31,7 @@ def test_all_operations_are_there_in_sequences_of_one_and_of_two() -> None:
 
 def test_what_is_left_out_is_counted() -> None:
     """Of one operation each point is there, of two those that can have something to do."""
-    assert enumerated(1)[1] == {LEFT_OUT[0]: 120}
+    assert enumerated(1)[1] == {LEFT_OUT[0]: 150}
     points = {repr(steps[-1]) for steps in enumerated(2)[0] if len(steps) > 2}
     assert not any("fdatasync" in point for point in points)
     assert {*enumerated(2)[1]} == {*LEFT_OUT}

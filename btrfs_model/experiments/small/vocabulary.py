@@ -28,6 +28,7 @@ OPERATIONS: Final[dict[str, list[Operation]]] = {
         ["create", "A/new"], ["create", "B/D/new"], ["mkdir", "A/new"], ["symlink", "foo", "A/new"],
         ["mknod", "A/new", 0o10644],
         ["link", "A/foo", "A/new"], ["link", "A/foo", "B/D/new"], ["link", "A/bar", "B/new"],
+        ["link", "A/foo", "A/new/new"],
     ],
     "gone": [
         ["unlink", "A/foo"], ["unlink", "B/foo"], ["unlink", "A/bar"], ["unlink", "A/new"],
@@ -36,7 +37,7 @@ OPERATIONS: Final[dict[str, list[Operation]]] = {
     "moved": [
         ["rename", "A/foo", "A/new"], ["rename", "A/foo", "B/new"], ["rename", "A/bar", "B/new"],
         ["rename", "A/bar", "A/new"], ["rename", "A/new", "B/new"], ["rename", "B/new", "A/bar"],
-        ["rename", "B/D", "A/new"], ["rename", "A", "B/D/new"],
+        ["rename", "B/D", "A/new"], ["rename", "A", "B/D/new"], ["rename", "A/bar", "A/new/new"],
     ],
     "over": [
         ["rename", "A/foo", "A/bar"], ["rename", "A/bar", "A/foo"], ["rename", "A/bar", "B/foo"],

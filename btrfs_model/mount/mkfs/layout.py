@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What mkfs.btrfs lays where: three chunks; :mod:`.places` has what lies in them.
+"""What one asks of mkfs.btrfs: sizes, profiles, features.
 
-mkfs.btrfs starts with two small chunks in which it makes the first trees, makes the three chunks
-that stay, and moves the trees over. The first two are gone at the end (their place, from 1 MiB on,
-is free), but they explain where everything is: each device extent follows the one before.
+mkfs.btrfs starts with one small chunk in which it makes the first trees, then a second, makes the
+chunks that stay, and moves the trees over. The first are gone at the end (their place, from 1 MiB
+on, is free), but they explain where everything is: each device extent follows the one before.
 
     1 MiB       free, once the first SYSTEM and METADATA chunk
     13 MiB      DATA, single            8 MiB
@@ -26,28 +26,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from btrfs_model.mount.mkfs.releases import Release, release
-from btrfs_model.ondisk.chunks import Chunk
-from btrfs_model.ondisk.constants import (
-    BTRFS_BLOCK_GROUP_DATA,
-    BTRFS_BLOCK_GROUP_DUP,
-    BTRFS_BLOCK_GROUP_METADATA,
-    BTRFS_BLOCK_GROUP_SYSTEM,
-    BTRFS_STRIPE_LEN,
-    CsumType,
-)
+from btrfs_model.ondisk.constants import CsumType
 from btrfs_model.ondisk.hashes import CSUM_NAMES
-
-MIN_DEVICE: Final = 114294784
-"""``btrfs_min_dev_size()`` of btrfs-progs 6.2 to 7.3 for these profiles, whatever the nodesize."""
-
-MIN_SINGLE: Final = 47185920
-"""The same where the metadata are single."""
 
 FIRST_CHUNKS: Final = ((1 << 20, 4 << 20), (5 << 20, 8 << 20))
 """The chunks that mkfs.btrfs starts with; the free space tree keeps their entries in any case."""
 
-_DATA_START: Final = 13 << 20
-_SMALL: Final = 8 << 20
+_MIB: Final = 1 << 20
+_PROFILES: Final = ("dup", "single")
 _CSUM_TYPES: Final = {name: number for number, name in CSUM_NAMES.items()} | {
     "xxhash": CsumType.XXHASH
 }
@@ -71,6 +57,8 @@ class Format:
     `device_uuid`: that of the device, likewise.
     `progs`: the release of btrfs-progs whose mkfs.btrfs it is: ``6.2``, ``6.14``, ``6.19`` or
     ``7.3``.
+    `data`: how DATA chunks are kept: ``single``, or ``dup``.
+    `mixed`: whether chunks have data and metadata, both kept in the same way.
     """
 
     size: int
@@ -86,6 +74,8 @@ class Format:
     uuid: str = ""
     device_uuid: str = ""
     progs: str = "6.2"
+    data: str = "single"
+    mixed: bool = False
 
     def check(self) -> None:
         """Refuse what mkfs.btrfs refuses.
@@ -93,11 +83,15 @@ class Format:
         Raises ValueError, which names the option.
         """
         release(self.progs)
-        if self.metadata not in ("dup", "single"):
-            raise ValueError(f"metadata {self.metadata!r} is none of dup, single")
-        smallest = MIN_SINGLE if self.is_single else MIN_DEVICE
-        if self.size < smallest:
-            raise ValueError(f"size {self.size}: the smallest device has {smallest} bytes")
+        for name, profile in (("metadata", self.metadata), ("data", self.data)):
+            if profile not in _PROFILES:
+                raise ValueError(f"{name} {profile!r} is none of dup, single")
+        if self.mixed and self.metadata != self.data:
+            raise ValueError("mixed: data and metadata are kept in the same way")
+        if self.mixed and self.nodesize != SECTORSIZE:
+            raise ValueError(f"mixed: nodesize {self.nodesize} is not {SECTORSIZE}")
+        if self.size < self.smallest:
+            raise ValueError(f"size {self.size}: the smallest device has {self.smallest} bytes")
         if self.nodesize not in {4096 << n for n in range(5)}:
             raise ValueError(f"nodesize {self.nodesize} is no power of two from 4096 to 65536")
         if self.csum not in _CSUM_TYPES:
@@ -106,9 +100,6 @@ class Format:
             raise ValueError("a label has at most 255 bytes and no newline")
         if self.block_group_tree and not (self.no_holes and self.free_space_tree):
             raise ValueError("block_group_tree needs no_holes and free_space_tree")
-        if self.block_group_tree and self.nodesize == SECTORSIZE and not self.release.rebuilds:
-            # one root item more than fit into the one leaf that the root tree is here
-            raise ValueError("block_group_tree needs a nodesize of 8192 or more")
         for name, text in (("uuid", self.uuid), ("device_uuid", self.device_uuid)):
             if text and not _UUID.fullmatch(text):
                 raise ValueError(f"{name} {text!r} is none")
@@ -126,9 +117,13 @@ class Format:
         return self.block_group_tree
 
     @property
-    def is_single(self) -> bool:
-        """Whether there is one copy of metadata."""
-        return self.metadata == "single"
+    def smallest(self) -> int:
+        """Size of the smallest device, bytes (``btrfs_min_dev_size()``)."""
+        if self.mixed:
+            return 2 * (4 * _MIB + (self.nodesize << 10))
+        metadata = 80 if self.metadata == "dup" else 16
+        data = 128 if self.data == "dup" else 8
+        return (21 + metadata + data) * _MIB
 
     @property
     def csum_type(self) -> int:
@@ -139,48 +134,3 @@ class Format:
     def total_bytes(self) -> int:
         """Size of the device in the superblock."""
         return self.size - self.size % SECTORSIZE
-
-
-def metadata_stripe(total_bytes: int) -> int:
-    """Length of the METADATA chunk (``init_alloc_chunk_ctl()`` of btrfs-progs 6.2)."""
-    largest = 1 << 30 if total_bytes > 50 << 30 else 256 << 20
-    # no chunk is larger than a tenth of the device; both copies count
-    most = min(total_bytes // 10, largest)
-    stripe = largest
-    if stripe > most:
-        stripe = most // 2 // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN
-    return max(stripe, 32 << 20)
-
-
-def mkfs_chunks(options: Format) -> tuple[Chunk, Chunk, Chunk]:
-    """Return the chunks of a fresh filesystem, ascending.
-
-    They are DATA, SYSTEM and METADATA, or SYSTEM, METADATA and DATA where metadata are single.
-    """
-    if options.is_single:
-        (system_at, system_size), (metadata_at, _) = FIRST_CHUNKS
-        # no chunk is larger than a tenth of the device
-        size = min(_SMALL, options.total_bytes // 10 // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN)
-        data_at = metadata_at + size
-        return (
-            Chunk(system_at, system_size, BTRFS_BLOCK_GROUP_SYSTEM, (system_at,)),
-            Chunk(metadata_at, size, BTRFS_BLOCK_GROUP_METADATA, (metadata_at,)),
-            Chunk(data_at, size, BTRFS_BLOCK_GROUP_DATA, (data_at,)),
-        )
-    stripe = metadata_stripe(options.total_bytes)
-    data = Chunk(_DATA_START, _SMALL, BTRFS_BLOCK_GROUP_DATA, (_DATA_START,))
-    system_at = data.stripes[0] + _SMALL
-    system = Chunk(
-        data.end,
-        _SMALL,
-        BTRFS_BLOCK_GROUP_SYSTEM | BTRFS_BLOCK_GROUP_DUP,
-        (system_at, system_at + _SMALL),
-    )
-    metadata_at = system_at + 2 * _SMALL
-    metadata = Chunk(
-        system.end,
-        stripe,
-        BTRFS_BLOCK_GROUP_METADATA | BTRFS_BLOCK_GROUP_DUP,
-        (metadata_at, metadata_at + stripe),
-    )
-    return data, system, metadata

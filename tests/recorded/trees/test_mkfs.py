@@ -12,9 +12,9 @@ from fresh import RECORDS, cases, identity_of, parts, seconds_of
 from progs import btrfs_check, why_mounts_are_unknown
 
 import btrfs_model as bm
-from btrfs_model.mount.mkfs.format import format_device
 from btrfs_model.mount.mkfs.identity import Identity
-from btrfs_model.mount.mkfs.layout import MIN_DEVICE, MIN_SINGLE, Format, metadata_stripe
+from btrfs_model.mount.mkfs.layout import Format
+from btrfs_model.mount.mkfs.make import format_device
 from btrfs_model.mount.mkfs.releases import RELEASES
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
@@ -25,6 +25,7 @@ MKFS = shutil.which("mkfs.btrfs")
 PROGS = MKFS and subprocess.check_output([MKFS, "--version"], text=True).split()[-1] == "v6.2"
 WHY_NOT = why_mounts_are_unknown() if PROGS else "mkfs.btrfs of btrfs-progs 6.2 is not here"
 judged_by_mkfs = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+MIN_DEVICE, MIN_SINGLE = Format(0).smallest, Format(0, metadata="single").smallest
 IDENTITY = Identity(b"f" * 16, b"c" * 16, b"d" * 16, b"s" * 16, 1_700_000_000)
 
 SINGLE = ["-m", "single", "-d", "single"]
@@ -116,7 +117,8 @@ def test_chunks_are_those_of_mkfs(size: int, tmp_path: Path) -> None:
     with bm.open(mkfs(tmp_path / "theirs", size, [])) as fs:
         assert fs.image.superblock.total_bytes == Format(size).total_bytes
         lengths = [chunk.length for chunk in fs.image.chunks if chunk.type & 4]
-        assert lengths == [metadata_stripe(Format(size).total_bytes)]
+    with bm.create(size) as ours:
+        assert lengths == [chunk.length for chunk in ours.image.chunks if chunk.type & 4]
 
 
 @judged_by_mkfs
@@ -163,7 +165,9 @@ def test_check_is_clean(options: Format, tmp_path: Path) -> None:
         (Format(1 << 30, label="x" * 256), "label"),
         (Format(1 << 30, label="a\nb"), "label"),
         (Format(1 << 30, block_group_tree=True, no_holes=False), "block_group_tree"),
-        (Format(1 << 30, 4096, block_group_tree=True), "nodesize of 8192"),
+        (Format(1 << 30, data="raid0"), "data"),
+        (Format(1 << 30, 4096, mixed=True), "same way"),
+        (Format(1 << 30, mixed=True, metadata="single"), "nodesize 16384 is not 4096"),
         (Format(1 << 30, block_group_tree=True, free_space_tree=False, progs="7.3"), "needs"),
         (Format(1 << 30, progs="6.3"), "btrfs-progs '6.3' is none of 6.2, 6.14, 6.19, 7.3"),
         (Format(1 << 30, uuid="1"), "uuid '1'"),

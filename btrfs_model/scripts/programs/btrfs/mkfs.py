@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from btrfs_model.mount.mkfs.layout import Format, mkfs_chunks
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DUP, CsumType
 from btrfs_model.ondisk.hashes import CSUM_NAMES
@@ -158,8 +157,7 @@ def _told(
     filled = "Making image is completed.\n" if {"r", "rootdir"} & set(given) else ""
     groups = ""
     # data, metadata, system
-    for chunk in sorted(mkfs_chunks(Format(size, **chosen)),
-                        key=lambda one: (1, 4, 2).index(one.type & 7)):  # fmt: skip
+    for chunk in sorted(fs.image.chunks, key=lambda one: (1, 4, 2).index(one.type & 7)):
         kind = KINDS[chunk.type & ~BTRFS_BLOCK_GROUP_DUP]
         profile = "DUP" if chunk.type & BTRFS_BLOCK_GROUP_DUP else "single"
         groups += f"  {kind + ':':<18}{profile:<10}{pretty(chunk.length, {}):>15}\n"
