@@ -38,6 +38,7 @@ _MODULES: Final = (
     "device_mapper",
     "xfs_io.filefrag",
     "fstests",
+    "stress.fsx_command",
 )
 _UNITS: Final = {"": 1, "b": 512, "s": 512, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
                  "p": 1 << 50, "e": 1 << 60}  # fmt: skip
