@@ -22,7 +22,7 @@ _LETTERS: Final = set("aAilnrtuxgfFpI")
 
 def declaration(node: Node) -> Run:
     """Compile a declaration, whose assignments are not split."""
-    variant = node["Variant"]["Value"]
+    variant, line = node["Variant"]["Value"], node["Pos"]["Line"]
     parts: list[tuple[str, Any, Any]] = []
     for one in node.get("Args") or []:
         if one.get("Name"):
@@ -33,6 +33,7 @@ def declaration(node: Node) -> Run:
             parts.append(("", words.fields(one["Value"]), False))
 
     def run(shell: Shell) -> int:
+        shell.line = line
         flags, removed = set(_DEFAULT[variant]), set[str]()
         named: list[tuple[str, Any, bool]] = []
         for name, what, is_array in parts:
