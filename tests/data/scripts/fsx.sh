@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
 # needs fsx
 mkfs.btrfs -q -f /dev/sdb
 mkdir -p /mnt/a

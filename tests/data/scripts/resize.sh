@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
 mkfs.btrfs -q -f -b 1G /dev/sdb
 mkdir -p /mnt/a
 mount /dev/sdb /mnt/a
