@@ -48,6 +48,7 @@ from btrfs_model.mount.roots import load
 from btrfs_model.mount.space.qgroup import read_qgroup_config
 from btrfs_model.mount.space.quota_ctl import rescan_worker
 from btrfs_model.mount.space.reservations import Reservations
+from btrfs_model.mount.space.resize import resize
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
@@ -103,7 +104,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
     _offered: ClassVar = (
         Filesystem._offered
         | {"behaviour", "commit", "crash", "delayed_batches", "load", "mkfs", "nodesize", "remount",
-           "save", "save_crash", "set_label", "sync", "umask"}
+           "resize", "save", "save_crash", "set_label", "sync", "umask"}
         | {name for calls in (FileCalls, NamespaceCalls, SubvolumeCalls, QuotaCalls)
            for name in vars(calls)
            if not name.startswith("_")}
@@ -152,6 +153,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         compress: str | None = None,
         max_inline: int = 2048,
         behaviour: str | Behaviour | None = None,
+        device_size: int | str | None = None,
         **options: Any,
     ) -> Self:
         """Make a fresh filesystem, as mkfs.btrfs does, in memory.
@@ -168,6 +170,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
             4096 to 65536, likewise.
         seed, ssd, compress, max_inline, behaviour
             See the class.
+        device_size : int or str, optional
+            Of a device that is larger than the filesystem: room to :meth:`resize` it.
         **options
             ``csum``, ``label``, ``metadata``, ``uuid``, ``device_uuid``, features, and ``progs``,
             the release of btrfs-progs: see :class:`~btrfs_model.mount.mkfs.layout.Format`.
@@ -184,7 +188,10 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         kernel = mount_kernel(behaviour)
         layout = checked(Format)(parse_size(size), parse_size(nodesize), **options)
         layout.check()
-        memory = fresh(layout, seed)
+        whole = layout.size if device_size is None else parse_size(device_size)
+        if whole < layout.size:
+            raise ValueError(f"size {layout.size}: the device has {whole} bytes")
+        memory = fresh(layout, seed, device_size=whole)
         return cls(memory, seed=seed, ssd=ssd, compress=compress, max_inline=max_inline,
                    behaviour=kernel)  # fmt: skip
 
@@ -421,6 +428,28 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         transaction.start_transaction(self)
         self.raw_super = self.raw_super._replace(label=raw)
         transaction.commit(self)
+
+    @exclusive
+    def resize(self, amount: str) -> None:
+        """Let the filesystem take more or less of its device (BTRFS_IOC_RESIZE).
+
+        A device is as large as the image that was loaded, or as `device_size` of :meth:`mkfs`.
+
+        Parameters
+        ----------
+        amount : str
+            ``max``, a size, or ``+`` or ``-`` and a size, as for ``btrfs filesystem resize``;
+            ``1:`` may stand before it.
+
+        Raises
+        ------
+        OSError
+            EINVAL for less than 256 MiB or no size, ENODEV, ERANGE, EFBIG for more than the device
+            has, ENOTCONN for ``cancel``.
+        UnsupportedError
+            Where chunks behind the new end have to be relocated.
+        """
+        resize(self, amount)
 
     @property
     def mount_options(self) -> str:

@@ -38,6 +38,8 @@ _MODULES: Final = (
     "device_mapper",
     "xfs_io.filefrag",
     "fstests",
+    "stress.fsx_command",
+    "stress.fsstress_command",
 )
 _UNITS: Final = {"": 1, "b": 512, "s": 512, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
                  "p": 1 << 50, "e": 1 << 60}  # fmt: skip
@@ -172,6 +174,13 @@ def quoted(path: str) -> str:
     if path and re.fullmatch(r"[\w@%+=:,./-][\w@%+=:,./~#-]*", path, re.ASCII):
         return path
     return f"'{path}'"
+
+
+def without_root(path: str) -> str:
+    """Return a name as getfattr and getfacl tell it: without ``/`` or ``./`` before it."""
+    if path.startswith("./"):
+        path = path[1:]
+    return path.lstrip("/") or "." if path.startswith("/") else path
 
 
 def say(shell: Shell, text: str) -> None:

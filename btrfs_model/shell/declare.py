@@ -22,7 +22,7 @@ _LETTERS: Final = set("aAilnrtuxgfFpI")
 
 def declaration(node: Node) -> Run:
     """Compile a declaration, whose assignments are not split."""
-    variant = node["Variant"]["Value"]
+    variant, line = node["Variant"]["Value"], node["Pos"]["Line"]
     parts: list[tuple[str, Any, Any]] = []
     for one in node.get("Args") or []:
         if one.get("Name"):
@@ -33,6 +33,7 @@ def declaration(node: Node) -> Run:
             parts.append(("", words.fields(one["Value"]), False))
 
     def run(shell: Shell) -> int:
+        shell.line = line
         flags, removed = set(_DEFAULT[variant]), set[str]()
         named: list[tuple[str, Any, bool]] = []
         for name, what, is_array in parts:
@@ -103,7 +104,14 @@ def declare(
     is_local = variant == "local" or (
         variant in ("declare", "typeset") and bool(shell.scopes) and "g" not in flags
     )
+    status = 0
     for name, assign, is_array in named:
+        is_new = is_local and name not in shell.scopes[-1]
+        if "r" in shell.marks.get(name, "") and (assign is not None or is_new):
+            before = "" if variant in ("export", "readonly") else f"{variant}: "
+            shell.complain(f"{before}{name}: readonly variable")
+            status = 1
+            continue
         if is_local:
             _make_local(shell, name, assign)
         old = shell.values.get(name)
@@ -127,8 +135,8 @@ def declare(
             shell.mark(name, "r")
         if not shell.marks.get(name):
             shell.marks.pop(name, None)
-    shell.status = 0
-    return 0
+    shell.status = status
+    return status
 
 
 def _make_local(shell: Shell, name: str, assign: Any) -> None:
@@ -136,8 +144,6 @@ def _make_local(shell: Shell, name: str, assign: Any) -> None:
     scope = shell.scopes[-1]
     if name in scope:
         return
-    if "r" in shell.marks.get(name, ""):
-        raise ShellError(f"{name}: readonly variable")
     if assign is not None:
         # the value outside is seen while the new one is made
         scope[name] = (old, shell.marks.get(name))

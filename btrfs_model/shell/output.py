@@ -121,14 +121,12 @@ def _directive(found: re.Match[str], arguments: _Arguments, now: float) -> Itera
             text = _octal(text)
         elif kind in "qQ":
             text = quote(text)
-        if precision is not None:
-            text = text[: int(precision or 0)]
-        yield text.ljust(int(width or 0)) if "-" in flags else text.rjust(int(width or 0))
+        yield _field(text, flags, width, precision)
         if ended:
             raise _EndedError
     elif kind == "c":
-        text = (arguments.text() or "")[:1]
-        yield text.ljust(int(width or 0)) if "-" in flags else text.rjust(int(width or 0))
+        # of no character it is the zero at its end
+        yield _field(arguments.text() or "\0", flags, width, "1")
     elif kind in "di":
         yield _integer(f"%{flags}{width}{dot}d", arguments.number(), precision, flags)
     elif kind in "ouxX":
@@ -145,6 +143,15 @@ def _directive(found: re.Match[str], arguments: _Arguments, now: float) -> Itera
             yield float.hex(value_)
         else:
             yield f"%{flags}{width}{dot}{kind}" % value_
+
+
+def _field(text: str, flags: str, width: str, precision: str | None) -> str:
+    """Cut a text, and fill it up; both count bytes."""
+    data = text.encode("utf-8", "surrogateescape")
+    if precision is not None:
+        data = data[: int(precision or 0)]
+    data = data.ljust(int(width or 0)) if "-" in flags else data.rjust(int(width or 0))
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _octal(text: str) -> str:

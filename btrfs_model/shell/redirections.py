@@ -74,11 +74,10 @@ def _redirection(node: Node) -> Redirection:
 
 def opened(shell: Shell, name: str, mode: str, guarded: bool = False) -> Stream | None:
     """Open a file as a redirection does; say what is wrong."""
-    if name in _STANDARD:
-        return shell.files.get(_STANDARD[name])
     place = re.fullmatch(r"/dev/fd/(\d+)", name)
-    if place:
-        return shell.files.get(int(place[1]))
+    number = int(place[1]) if place else _STANDARD.get(name, -1)
+    if number in shell.files:
+        return shell.files[number]
     path = shell.world.absolute(name)
     if guarded and "noclobber" in shell.options:
         seen = shell.world.stat(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -28,6 +29,12 @@ class Printed(NamedTuple):
     stdout: str
     stderr: str
     status: int
+
+
+def missing(name: str) -> list[str]:
+    """Return the programs that a script needs and this machine has not: ``# needs`` names them."""
+    needs = re.search(r"^# needs (.*)$", (FOLDER / f"{name}.sh").read_text(), re.M)
+    return [one for one in needs[1].split() if shutil.which(one) is None] if needs else []
 
 
 def without_times(text: str) -> str:

@@ -144,6 +144,8 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         (MADE + "find /mnt/sdb -context x\n", "line 2: find: -context: this test is not known"),
         (MADE + "mount -o remount,noacl /mnt/sdb\n", "line 2: mount: mount option 'noacl' is not"),
         ("mkfs.btrfs -q /dev/sdb; mount -o sync /dev/sdb /mnt/b\n", "mount option 'sync' is not"),
+        (MADE + "fallocate -l 1G /mnt/sdb/f\nsync\nbtrfs filesystem resize 300m /mnt/sdb\n",
+         "the model relocates none"),
         ("coproc cat\n", "CoprocClause: this construct of bash is not known"),
         ("while :; do :; done\n", "the script ran for too many commands"),
         ("cat /dev/zero\n", "/dev/zero has no end"),

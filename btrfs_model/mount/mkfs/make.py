@@ -39,8 +39,9 @@ Fill = Callable[[Transactions, int], list[Root]]
 
 
 def fresh(
-    options: Format, seed: int = 0, fill: Fill | None = None, *, shrink: bool = False
-) -> Memory:
+    options: Format, seed: int = 0, fill: Fill | None = None, *, shrink: bool = False,
+    device_size: int = 0,
+) -> Memory:  # fmt: skip
     """Make a filesystem in memory.
 
     Parameters
@@ -53,6 +54,8 @@ def fresh(
         What brings files in.
     shrink : bool
         Whether the device shall end where its last chunk does.
+    device_size : int
+        Bytes of a device that is larger than the filesystem.
 
     Raises
     ------
@@ -68,7 +71,7 @@ def fresh(
     if fill is not None:
         pieces = _Pieces()
         size = _make(pieces, options, identity, fill, shrink=shrink)
-    memory = Memory(size)
+    memory = Memory(max(size, device_size))
     pieces.write(memory.buffer)
     return memory
 

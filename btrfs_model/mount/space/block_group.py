@@ -267,18 +267,19 @@ def _place(fs: Mount, flags: int) -> Chunk:
     return Chunk(logical, stripe, flags, places, devids, uuids=uuids)
 
 
+def dev_extents(fs: Mount) -> list[tuple[int, int]]:
+    """Return what chunks have of the device, ascending: start, size."""
+    devid = fs.raw_super.dev_item.devid
+    first, last = ((devid, ItemType.DEV_EXTENT, at) for at in (0, U64_MAX))
+    return [(item.key.offset, DEV_EXTENT.unpack(item.data).length)
+            for item in fs.writer.tree(ObjectId.DEV_TREE).items(first, last)]  # fmt: skip
+
+
 def _find_free_dev_extent(fs: Mount, wanted: int) -> tuple[int, int]:
     """Return the first hole of the device with `wanted` bytes, else the largest: start, size."""
-    devid, total = fs.raw_super.dev_item.devid, fs.raw_super.dev_item.total_bytes
     best = (_RESERVED, 0)
     at = _RESERVED
-    extents = [
-        (item.key.offset, DEV_EXTENT.unpack(item.data).length)
-        for item in fs.writer.tree(ObjectId.DEV_TREE).items(
-            (devid, ItemType.DEV_EXTENT, 0), (devid, ItemType.DEV_EXTENT, U64_MAX)
-        )
-    ]
-    for start, length in [*extents, (total, 0)]:
+    for start, length in [*dev_extents(fs), (fs.raw_super.dev_item.total_bytes, 0)]:
         hole = start - at
         if hole > best[1]:
             best = (at, min(hole, wanted))

@@ -116,7 +116,7 @@ def _xfs_io(
     if not extents:
         return [f"{name}:"]
     # extents may lie behind the end of the file
-    for logical, physical, length, flags in [*extents, (-(-size // _SECTOR) * _SECTOR, -1, 0, 0)]:
+    for logical, physical, length, flags in [*extents, (size, -1, 0, 0)]:
         if logical > end:
             rows.append((_sectors(end, logical - end), "hole", logical - end, ""))
         if physical >= 0:

@@ -67,7 +67,7 @@ def du(
         two. With `files`, what is in a directory before it: ``path`` (from the top; empty for the
         top itself), ``total``, ``exclusive`` (bytes of extents that nothing else shows),
         ``set_shared`` (NA except for the paths that were named: bytes of the others, each counted
-        once). A file with several names has a row for the first one.
+        once in a directory). A file with several names has a row for the first one.
 
     Raises
     ------
@@ -99,13 +99,17 @@ def _by_file(fs: Filesystem, asked: tuple[str | bytes | int | Subvolume, ...]) -
     usage, rows = _Usage(fs), []
     for which in asked or ("",):
         if isinstance(which, str | bytes):
-            start = *fs.locate(which), which if isinstance(which, bytes) else os.fsencode(which)
+            sub, ino = fs.locate(which)
+            path = which if isinstance(which, bytes) else os.fsencode(which)
         else:
             sub = fs.subvolume(which)
-            start = sub, sub.root_dir, os.fsencode(sub.path)
+            ino, path = sub.root_dir, os.fsencode(sub.path)
         walk = _Walk(usage)
-        total, exclusive = walk.visit(*start)
-        last = (*walk.rows.pop()[:1], total, exclusive, usage.set_shared(walk.shared))
+        total, exclusive = walk.visit(sub, ino, path)
+        # of a file that shows an extent twice, btrfs-progs count it twice (du_add_file())
+        is_file = (sub.id, ino) in walk.seen
+        shared = total - exclusive if is_file else usage.set_shared(walk.shared)
+        last = (*walk.rows.pop()[:1], total, exclusive, shared)
         rows += [*walk.rows, last]
     table = pd.DataFrame(rows, columns=["path", "total", "exclusive", "set_shared"])
     return table.astype({"total": "uint64", "exclusive": "uint64", "set_shared": "UInt64"})

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from btrfs_model.shell.ansi import ansi_c, double_quote, single_quote
 from btrfs_model.shell.expansion import arithmetic, patterns
-from btrfs_model.shell.expansion.words import EXPANSIONS, expression, part, pattern, pieces, text
+from btrfs_model.shell.expansion.words import (
+    EXPANSIONS,
+    expression,
+    part,
+    pattern,
+    pieces,
+    replacement,
+    text,
+)
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.state import Array, Map, ShellError, UnknownError
 
@@ -329,7 +337,7 @@ def _replacement(node: Node) -> Callable[[Shell, str | None, _Parameter], str]:
         kind = first["Value"][0]
         parts[0] = {**first, "Value": first["Value"][1:]}
     find = pattern({"Parts": parts})
-    new = text(node["With"]) if node.get("With") else lambda shell: ""
+    new = replacement(node["With"]) if node.get("With") else lambda shell: ""
 
     def replace(shell: Shell, value: str | None, _: _Parameter) -> str:
         return patterns.replaced(find(shell), value or "", new(shell), kind,

@@ -165,29 +165,44 @@ def without_suffix(pattern: str, text: str, longest: bool) -> str:
     return text
 
 
+_SPECIAL: Final = re.compile(r"\\([\\&])|&")
+
+
+def unmatched(text: str) -> str:
+    """Return what takes the place of a match, and is that text."""
+    return re.sub(r"([\\&])", r"\\\1", text)
+
+
+def _put(new: str, match: str) -> str:
+    return _SPECIAL.sub(lambda found: found[1] or match, new)
+
+
 def replaced(pattern: str, text: str, new: str, kind: str, nocase: bool) -> str:
-    """Replace the longest matches (``${v/x/y}``); kind: first, all, ``#`` or ``%``."""
+    """Replace the longest matches (``${v/x/y}``); kind: first, all, ``#`` or ``%``.
+
+    `new`: ``&`` in it is the match, where no backslash stands before it.
+    """
     if not pattern and kind not in ("#", "%"):
         return text
     compiled = expression(pattern, nocase)
     if kind == "%":
         for start in range(len(text) + 1):
             if compiled.fullmatch(text, start):
-                return text[:start] + new
+                return text[:start] + _put(new, text[start:])
         return text
     found, at = [], 0
     while at <= len(text):
         end = next((end for end in range(len(text), at - 1, -1)
                     if compiled.fullmatch(text, at, end)), -1)  # fmt: skip
         if end >= 0 and (end > at or not text):
-            found.append(new)
+            found.append(_put(new, text[at:end]))
             at = end
             if kind != "all" or not text:
                 break
             continue
         if kind == "#":
             if end == at:  # an empty match at the start
-                found.append(new)
+                found.append(_put(new, ""))
             break
         found.append(text[at : at + 1])
         at += 1

@@ -368,6 +368,25 @@ def pattern(word: Node) -> Callable[[Shell], str]:
     return value
 
 
+def replacement(word: Node) -> Callable[[Shell], str]:
+    """Compile what takes the place of a match, for :func:`.patterns.replaced`."""
+    emits = [part(one) for one in _tilde(word.get("Parts", []), assigned=False)]
+
+    def value(shell: Shell) -> str:
+        builder = Builder(shell, splitting=False)
+        for emit in emits:
+            emit(shell, builder)
+        return " ".join(map(_replacement_of, builder.finished()))
+
+    return value
+
+
+def _replacement_of(field: Sequence[tuple[str, bool]]) -> str:
+    has_match = any("&" in text for text, is_quoted in field if not is_quoted)
+    return "".join([text if has_match and not is_quoted else patterns.unmatched(text)
+                    for text, is_quoted in field])  # fmt: skip
+
+
 def fields(word: Node) -> Callable[[Shell], list[str]] | str:
     """Compile a word of a command; a text where it has nothing that is expanded."""
     words = braces(word.get("Parts", []))

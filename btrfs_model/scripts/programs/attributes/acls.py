@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from btrfs_model.scripts.files import Stat
-from btrfs_model.scripts.program import Program, options, reason, say
+from btrfs_model.scripts.program import Program, options, reason, say, without_root
 from btrfs_model.scripts.programs.attributes.xattrs import on_mount, xattrs
 from btrfs_model.scripts.programs.find.walk import walk
 from btrfs_model.scripts.programs.names import GROUPS, USERS
@@ -102,7 +102,7 @@ def _shown(computer: Computer, path: str, seen: Stat, given: set[str]) -> str:
         return ""
     text = ""
     if "c" not in given:
-        name = path if "p" in given else path.lstrip("/")
+        name = path if "p" in given else without_root(path)
         text = (f"# file: {name}\n# owner: {_name(seen.uid, USERS, given)}\n"
                 f"# group: {_name(seen.gid, GROUPS, given)}\n")  # fmt: skip
         if seen.mode & 0o7000:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.mount.names.xattr import all_xattrs
 from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.mounted import Mounted
-from btrfs_model.scripts.program import Program, options, reason, say
+from btrfs_model.scripts.program import Program, options, reason, say, without_root
 from btrfs_model.scripts.programs.find.walk import walk
 from btrfs_model.shell.state import UnknownError
 
@@ -139,8 +139,8 @@ def _show_xattrs(computer: Computer, shell: Shell, path: str, given: dict[str, s
         return 0
     if not found:
         return 0
-    shown = path if "absolute-names" in given else path.lstrip("/")
-    if shown != path:
+    shown = path if "absolute-names" in given else without_root(path)
+    if shown != path and path.startswith("/"):
         say(shell, "getfattr: Removing leading '/' from absolute path names\n")
     shell.write(f"# file: {shown}\n")
     for name, value in found.items():

@@ -13,6 +13,7 @@ from btrfs_model.scripts.programs.btrfs import (
     dump_super,
     inspect,
     quotas,
+    resize,
     space,
     streams,
     subvolume_list,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _COMMANDS: Final[dict[str, Command]] = {
     **subvolumes.COMMANDS, **subvolume_list.COMMANDS, **streams.COMMANDS, **space.COMMANDS,
     **quotas.COMMANDS, **inspect.COMMANDS, **dump_super.COMMANDS, **check.COMMANDS,
-    **devices.COMMANDS,
+    **devices.COMMANDS, **resize.COMMANDS,
 }  # fmt: skip
 _QUIET: Final = {"subvolume create", "subvolume snapshot", "subvolume delete", "send", "receive"}
 

@@ -97,7 +97,7 @@ def pretty(size: Any, given: dict[str, str]) -> str:
         if name in chosen:
             return f"{np.float32(size) / np.float32(1 << shift):.2f}{suffix}"
     base, suffixes = (1000, ("B", "kB", "MB", "GB", "TB", "PB")) if "si" in chosen else (
-        1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))  # fmt: skip
+        1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))  # fmt: skip
     left, last, at = int(size), int(size), 0
     while left >= base and at < len(suffixes) - 1:
         left, last, at = left // base, left, at + 1

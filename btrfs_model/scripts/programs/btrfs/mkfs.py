@@ -68,7 +68,8 @@ def _mkfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     chosen = _format(given)
     size = size_of(given.get("b", given.get("byte-count", str(device.size))))
     try:
-        fs = WritableFilesystem.mkfs(size, behaviour=computer.behaviour, **chosen)
+        fs = WritableFilesystem.mkfs(size, behaviour=computer.behaviour,
+                                    device_size=device.size, **chosen)  # fmt: skip
     except ValueError as error:
         say(shell, f"ERROR: {error}\n")
         return 1

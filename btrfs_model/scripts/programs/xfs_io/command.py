@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.mount.names.lookup import find
 from btrfs_model.questions.fiemap.mounted import fiemap_mounted
 from btrfs_model.questions.fiemap.text import fiemap_text
+from btrfs_model.scripts.copy_range import copy_file_range
 from btrfs_model.scripts.program import Program, UsageError, options, reason, say, size_of
 from btrfs_model.scripts.programs.copies import fsync
 from btrfs_model.scripts.programs.xfs_io.data import (
@@ -284,11 +285,7 @@ def _copy_range(shell: Shell, file: OpenFile, words: list[str]) -> int:
     (mounted, path), (_, from_path) = file.on, source.on
     mounted.may_write(path)
     with file.computer.timed("copy") as step:
-        fs = mounted.fs
-        try:
-            fs.clone_range(from_path, path, first, second, length)
-        except OSError:
-            step.bytes = fs.write(path, second, fs.read(from_path, first, length))
+        step.bytes = copy_file_range(mounted.fs, from_path, path, first, second, length)
     return 0
 
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import errno
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.mount.files.elided import Repeated
+from btrfs_model.scripts.glibc import Random
 from btrfs_model.scripts.program import UsageError, options, reason, say, size_of
 from btrfs_model.scripts.programs.copies import fsync
 from btrfs_model.scripts.programs.xfs_io.file import OpenFile, range_of, report
@@ -130,23 +130,10 @@ def _input(file: OpenFile, path: str, skip: int, length: int) -> bytes:
 
 def _random_places(seed: int, offset: int, length: int, block: int) -> Iterator[int]:
     """Go through the blocks that ``-R`` writes to, as many as the length has."""
-    numbers = _random(seed)
+    numbers = Random(seed)
     room = max(0, length - block)
     for _ in range(-(-length // block)):
-        yield (offset + (next(numbers) % room if room else 0)) // block * block
-
-
-def _random(seed: int) -> Iterator[int]:
-    """Go through the numbers of random(3) after srandom()."""
-    state = [seed & 0xFFFFFFFF or 1]
-    for _ in range(30):
-        last = state[-1] - (1 << 32) * (state[-1] >> 31)
-        state.append(16807 * last % 2147483647)
-    state += state[:3]
-    for at in itertools.count(34):
-        state.append((state[-31] + state[-3]) & 0xFFFFFFFF)
-        if at >= 344:
-            yield state[-1] >> 1
+        yield (offset + (numbers.next() % room if room else 0)) // block * block
 
 
 def _dump(shell: Shell, offset: int, data: bytes) -> None:
