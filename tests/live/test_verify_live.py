@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import corpus
+import crash_bugs
 import judges
 import pytest
 from traces import last_traces, traces
@@ -201,6 +202,21 @@ def test_small_sequences_and_pairs(bench: Bench) -> None:
     if corpus.LONG:
         pairs.compare_pairs(bench, pairs.scenario_of_pairs("pairs 0"))
         assert bench.compared["pairs"] == len(pairs.seconds(pairs.firsts()[0]))
+
+
+@judges.MARKS["uml"]
+@pytest.mark.claim(
+    "What a guest dies of or refuses when it replays a log, the model says, and it logs the same."
+)
+@pytest.mark.parametrize(("second", "unit"), [("exchange", "kernel BUGs"),
+                                              ("rename", "refused mounts")])  # fmt: skip
+def test_logs_that_no_mount_survives(second: str, unit: str) -> None:
+    """Never on the machine's own kernel: it may panic."""
+    with start("uml") as one:
+        bench = Bench(one)
+        kinds.KINDS["log"].compare(bench, crash_bugs.scenario(second))
+        kinds.compare_replays(bench, crash_bugs.scenario(second))
+    assert bench.compared[unit] == 1
 
 
 @judges.MARKS["machine"]
