@@ -8,8 +8,10 @@ import crash_bugs
 import pytest
 
 from btrfs_model.base.errors import CorruptImageError, ReplayBugError
-from btrfs_model.experiments.verify.logs import BUG, replayed
+from btrfs_model.experiments.verify.bench import Bench
+from btrfs_model.experiments.verify.logs import BUG, NOT_MOUNTED, both_replayed, replayed
 from btrfs_model.experiments.verify.sides import in_the_model
+from btrfs_model.kernels.native import Native
 from btrfs_model.mount.writable import WritableFilesystem
 
 KERNELS = ("v6.1.176", "v6.12.101", "v7.2.7")
@@ -29,6 +31,8 @@ def test_two_old_names_of_directories_end_in_a_bug(kernel: str, tmp_path: Path) 
     assert replayed(image, kernel) == BUG
     with pytest.raises(ReplayBugError, match=r"the log of subvolume 5 .* BUG"):
         WritableFilesystem.load(image, replay_behaviour=kernel)
+    own = Bench(object.__new__(Native), chosen=kernel)  # nothing of it can be called
+    assert both_replayed(own, image) == (NOT_MOUNTED, BUG)
 
 
 def test_kernels_with_several_names_in_an_item_do_not_mind(tmp_path: Path) -> None:
