@@ -165,6 +165,10 @@ class MissingDeviceError(CorruptImageError):
         super().__init__(path, Fault(Code.NO_DEVICE, found=devid), what)
 
 
+class ReplayBugError(CorruptImageError):
+    """A log on which kernels end in a BUG: who mounts it loses the machine."""
+
+
 class StreamError(BtrfsModelError):
     """A send stream that is not well formed, with the byte and the command it happened at.
 

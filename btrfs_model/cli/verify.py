@@ -120,7 +120,9 @@ def verify(
     WHAT is sequences: all sequences of one and two operations on a small tree, then sampled ones of
     three, with fsync and sync of everything between and after. Or pairs: sends between all trees
     that differ by one and two operations. A seed is then a part of these, so that --seeds, --first
-    and --minutes say which; without them it is all.
+    and --minutes say which; without them it is all. A sequence may panic the kernel that carries it
+    out, on `--kernel native` this machine: docs/findings.md says what is known. Of that the
+    machine's own kernel does not get the mount, which is counted.
 
     WHAT is counts: the five workloads at a small scale, and how often each function runs, in a
     kernel of `btrfs-model kernel build`.

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import corpus
+import crash_bugs
 import judges
 import pytest
 from traces import last_traces, traces
@@ -213,6 +214,21 @@ def test_a_sequence_of_three_shows_a_wrong_rule(bench: Bench) -> None:
     wrong = Bench(bench.kernel, chosen=f"{bench.kernel.preset} - log-new-name-unsynced")
     with pytest.raises(DifferenceError):
         sequences.compare_sequences(wrong, scenario)
+
+
+@judges.MARKS["uml"]
+@pytest.mark.claim(
+    "What a guest dies of or refuses when it replays a log, the model says, and it logs the same."
+)
+@pytest.mark.parametrize(("second", "unit"), [("exchange", "kernel BUGs"),
+                                              ("rename", "refused mounts")])  # fmt: skip
+def test_logs_that_no_mount_survives(second: str, unit: str) -> None:
+    """Never on the machine's own kernel: it may panic."""
+    with start("uml") as one:
+        bench = Bench(one)
+        kinds.KINDS["log"].compare(bench, crash_bugs.scenario(second))
+        kinds.compare_replays(bench, crash_bugs.scenario(second))
+    assert bench.compared[unit] == 1
 
 
 @judges.MARKS["machine"]

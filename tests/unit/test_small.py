@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from btrfs_model.base.errors import KernelHungError
 from btrfs_model.experiments.small.sequences import LEFT_OUT, SmallTree, enumerated, sampled
 from btrfs_model.experiments.small.vocabulary import ALL
 from btrfs_model.experiments.verify import sequences
@@ -120,6 +121,25 @@ def test_what_differs_alone_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> No
     assert [str(step) for step in found.value.scenario.steps[-3:-1]] == [
         "create s1/A/new 420", "fsync s1/A",
     ]  # fmt: skip
+
+
+def test_what_makes_a_mount_fail_is_alone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel dies of one sequence, and where two are together of these; the rest is compared."""
+    some = [[["create", "A/new"], ["fsync", "A"]] for _ in range(4)]
+
+    def together(bench: Bench, batch: Batch) -> dict[str, DifferenceError]:
+        names = {part.name for part in batch.parts}
+        if "s3" in names or {"s0", "s1"} <= names:
+            raise KernelHungError("kernel 7.2 died")
+        bench.compared["sequences"] += len(names)
+        return {}
+
+    monkeypatch.setattr(sequences, "_differing_together", together)
+    bench = Bench(SimpleNamespace())  # type: ignore[arg-type]
+    found = sequences._differing(bench, Batch.of(scenario_of("small", some)))
+    assert bench.compared["sequences"] == 3
+    assert {name: len(Batch.of(error.scenario).parts) for name, error in found.items()
+            if error.scenario} == {"s0": 2, "s3": 1}  # fmt: skip
 
 
 def test_a_case_of_pairs_has_what_goes_well_after_an_operation() -> None:

@@ -19,11 +19,10 @@ from btrfs_model.experiments.verify.causes import differing
 from btrfs_model.experiments.verify.data import stored_files
 from btrfs_model.experiments.verify.kinds import plans
 from btrfs_model.experiments.verify.listing import model_listing, untimed
-from btrfs_model.experiments.verify.logs import TIMES, comparable_logs
+from btrfs_model.experiments.verify.logs import TIMES, both_replayed, comparable_logs
 from btrfs_model.experiments.verify.maps import joined
 from btrfs_model.experiments.verify.sides import Ran, in_the_kernel, in_the_model
 from btrfs_model.kernels.inside import asked
-from btrfs_model.kernels.inside.mounts import Place
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -79,16 +78,13 @@ def said(kernel: Kernel, scenario: Scenario, image: Path) -> Answer:
     with bench.new_image() as copy:
         shutil.copyfile(image, copy)
         with Filesystem.open(copy) as fs:
-            subvolumes = fs.subvolumes()["path"].tolist()
             wanted = plans(fs, random.Random(0))
             files = sorted(f"{above}/{path}".lstrip("/")
                            for above, rows in model_listing(fs).items()
                            for path, record in rows.items() if "sha256" in record)  # fmt: skip
         if scenario.steps[-1].name == "crash":
-            with kernel.attached(copy, read_only=False) as source:
-                place = Place(source=source, top=kernel.top, options="noatime")
-                listed = kernel.call(asked.replayed, place, subvolumes)
-            replayed = listed if isinstance(listed, int) else untimed(listed)
+            listed, _ = both_replayed(bench, copy)
+            replayed = listed if isinstance(listed, int | str) else untimed(listed)
             return {"replay": replayed}
         targets = [kernel.new_file() for _ in wanted]
         with bench.looked_at(copy) as place:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.experiments.small.sequences import enumerated
 from btrfs_model.experiments.small.vocabulary import ALL
+from btrfs_model.experiments.verify.logs import ENDS
 from btrfs_model.experiments.verify.pairs import firsts, seconds
 from btrfs_model.experiments.verify.sequences import cases
 
@@ -66,6 +67,7 @@ def _row(kernel: str, kind: str, length: str, outcomes: Sequence[Outcome]) -> di
         "there are": there, "left out": left, "compared": units[kind],
         **{name: units[f"fsyncs: {name}"] for name in _CAME},
         "log items": units["log items"], "streams": units["streams"],
+        **{name: units[name] for name in ENDS},
         "by chance": units["differ by chance"], "differ": units["differ"], "seconds": round(took),
         "a second": round(units[kind] / max(took, 0.1), 1),
     }  # fmt: skip

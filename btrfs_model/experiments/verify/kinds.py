@@ -32,11 +32,11 @@ from btrfs_model.experiments.verify.listing import (
     untimed,
 )
 from btrfs_model.experiments.verify.logs import (
+    both_replayed,
     checksums_by_sector,
-    clock_of_replays,
     comparable_logs,
     items_after_replays,
-    replayed,
+    same_ends_of_mounts,
     times_of,
     without_ranges,
 )
@@ -57,7 +57,6 @@ from btrfs_model.experiments.verify.sides import (
 )
 from btrfs_model.kernels.inside import asked, used
 from btrfs_model.kernels.inside.listing import Listing
-from btrfs_model.kernels.inside.mounts import Place
 from btrfs_model.kernels.inside.timed import Sent
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.writable import WritableFilesystem
@@ -306,18 +305,11 @@ def compare_replays(bench: Bench, scenario: Scenario) -> None:
     with bench.new_image() as image, bench.new_image() as crash:
         since = time.time_ns() - _LAG
         in_the_kernel(bench.kernel, scenario, image, crash, _SMALL)
-        with Filesystem.open(crash) as fs:
-            subvolumes = fs.subvolumes()["path"].tolist()
-        with clock_of_replays():
-            ours = replayed(crash, bench.behaviour)
-        with nullcontext() if isinstance(ours, int) else ours:
-            with bench.kernel.attached(crash, read_only=False) as source:
-                place = Place(source=source, top=bench.kernel.top, options="noatime")
-                listed = bench.kernel.call(asked.replayed, place, subvolumes)
-            if isinstance(ours, int) or isinstance(listed, int):
-                both = [one if isinstance(one, int) else 0 for one in (listed, ours)]
-                bench.same("refused mounts", "errno of a mount with a log", both[0], both[1],
-                           how=(*both,))  # fmt: skip
+        listed, ours = both_replayed(bench, crash)
+        with nullcontext() if isinstance(ours, int | str) else ours:
+            if isinstance(ours, int | str) or isinstance(listed, int | str):
+                ends = (one if isinstance(one, int | str) else 0 for one in (listed, ours))
+                same_ends_of_mounts(bench, *ends)
             else:
                 _same_replay(bench, crash, listed, ours, since)
 

@@ -16,12 +16,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.base.errors import CorruptImageError, KernelHungError, ReplayBugError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.verify.bench import Bench
+from btrfs_model.kernels.inside import asked
+from btrfs_model.kernels.inside.listing import Listing
+from btrfs_model.kernels.inside.mounts import Place
+from btrfs_model.kernels.native import Native
 from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
@@ -67,10 +72,70 @@ def clock_of_replays() -> Iterator[None]:
             os.environ["SOURCE_DATE_EPOCH"] = before
 
 
-def replayed(image: Path, behaviour: str) -> WritableFilesystem | int:
-    """Replay logs as a mount does; the errno of one that is refused."""
+BUG: Final = "the kernel dies"
+"""A mount that ends in a BUG."""
+NOT_MOUNTED: Final = "not mounted"
+"""What the machine's own kernel would die of."""
+
+
+ENDS: Final = ("refused mounts", "kernel BUGs", NOT_MOUNTED)
+"""Units of mounts that do not go well."""
+
+
+def both_replayed(
+    bench: Bench, image: Path
+) -> tuple[Listing | int | str, WritableFilesystem | int | str]:
+    """Let a kernel replay logs, and the model those that the kernel wrote.
+
+    The machine's own kernel does not get what it would die of by the model.
+
+    Returns
+    -------
+    dict, int or str
+        What the kernel lists then; the errno of a mount that is refused, :data:`BUG`, or
+        :data:`NOT_MOUNTED`.
+    WritableFilesystem, int or str
+        What the model makes; likewise.
+
+    Raises
+    ------
+    KernelHungError
+        Where the kernel dies and the model does not say so.
+    """
+    with Filesystem.open(image) as fs:
+        subvolumes = fs.subvolumes()["path"].tolist()
+    with clock_of_replays():
+        ours = replayed(image, bench.behaviour)
+    if ours == BUG and isinstance(bench.kernel, Native):
+        return NOT_MOUNTED, ours
+    try:
+        with bench.kernel.attached(image, read_only=False) as source:
+            place = Place(source=source, top=bench.kernel.top, options="noatime")
+            listed = bench.kernel.call(asked.replayed, place, subvolumes)
+            if listed == asked.KILLED:
+                bench.kernel.stop()  # what is locked stays so
+            return (BUG if listed == asked.KILLED else listed), ours
+    except KernelHungError:
+        if ours != BUG:
+            raise
+        return BUG, ours
+
+
+def same_ends_of_mounts(bench: Bench, theirs: int | str, ours: int | str) -> None:
+    """Compare how mounts with logs end that do not go well on one side; 0 is one that does."""
+    if theirs == NOT_MOUNTED:
+        bench.compared[NOT_MOUNTED] += 1
+        return
+    unit = ENDS[ours == BUG]
+    bench.same(unit, "how a mount with logs ends", theirs, ours, how=(theirs, ours))
+
+
+def replayed(image: Path, behaviour: str) -> WritableFilesystem | int | str:
+    """Replay logs as a mount does; the errno of one that is refused, or :data:`BUG`."""
     try:
         return WritableFilesystem.load(image, replay_behaviour=behaviour)
+    except ReplayBugError:
+        return BUG
     except CorruptImageError as error:
         return error.fault.found if error.fault.code == Code.ERRNO else error.errno or 0
     except OSError as error:

@@ -22,6 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from btrfs_model.base.errors import KernelHungError
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import Step, parse_step
 from btrfs_model.experiments.small.sequences import Steps, enumerated, sampled
@@ -29,18 +30,18 @@ from btrfs_model.experiments.small.vocabulary import TREE, Operation
 from btrfs_model.experiments.verify.bench import Bench, DifferenceError
 from btrfs_model.experiments.verify.listing import model_listing, untimed
 from btrfs_model.experiments.verify.logs import (
+    ENDS,
     LogItems,
-    clock_of_replays,
+    both_replayed,
     comparable_logs,
     items_after_replays,
-    replayed,
+    same_ends_of_mounts,
     times_of,
     without_ranges,
 )
 from btrfs_model.experiments.verify.sides import Ran, in_the_kernel, in_the_model
-from btrfs_model.kernels.inside import asked
 from btrfs_model.kernels.inside.listing import Listing
-from btrfs_model.kernels.inside.mounts import Place
+from btrfs_model.kernels.native import Native
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -232,6 +233,10 @@ def compare_sequences(bench: Bench, scenario: Scenario) -> None:
         raise error
 
 
+def _halves(parts: list[Part]) -> tuple[list[Part], list[Part]]:
+    return parts[: len(parts) // 2], parts[len(parts) // 2 :]
+
+
 def _again(
     bench: Bench, batch: Batch, differing: Mapping[str, DifferenceError]
 ) -> Iterator[DifferenceError]:
@@ -241,8 +246,12 @@ def _again(
     the shorter it is.
     """
     parts = [part for part in batch.parts if part.name in differing]
+    whole = [error for error in differing.values() if error.scenario]
+    if whole:
+        yield from whole
+        parts = [part for part in parts if not differing[part.name].scenario]
     if len(parts) > 1:
-        for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]):
+        for half in _halves(parts):
             yield from _again(bench, batch, _differing(bench, Batch.of(batch.part(half))))
         return
     for part in parts:
@@ -255,8 +264,47 @@ def _again(
         yield found[part.name]
 
 
+class _NothingSeenError(Exception):
+    """A mount that does not go well: what the sequences came to was not compared.
+
+    `error`: the difference, where the sides do not end alike.
+    """
+
+    def __init__(self, error: DifferenceError | None) -> None:
+        self.error = error
+
+
 def _differing(bench: Bench, batch: Batch) -> dict[str, DifferenceError]:
-    """Carry out sequences on both sides; what differs first of each, by subvolume."""
+    """Carry out sequences on both sides; what differs first of each, by subvolume.
+
+    Where the mount of all is refused, or the kernel dies on it, halves are carried out. What they
+    do not show again is a difference of all of them together.
+    """
+    before = bench.compared.copy()
+    try:
+        return _differing_together(bench, batch)
+    except _NothingSeenError as nothing:
+        error = nothing.error
+    except KernelHungError as died:
+        if isinstance(bench.kernel, Native):
+            raise
+        said = "\n".join([str(died), *getattr(died, "__notes__", [])])
+        error = DifferenceError("whether the kernel lives", said, "it does", ("kernel", "died"))
+    ends = {unit: bench.compared[unit] for unit in ENDS if unit in bench.compared}
+    bench.compared.clear()
+    bench.compared.update({**before, **ends})
+    found: dict[str, DifferenceError] = {}
+    if len(batch.parts) > 1:
+        for half in _halves(batch.parts):
+            found |= _differing(bench, Batch.of(batch.part(half)))
+    if error and not found:
+        error.scenario = batch.scenario
+        found[batch.parts[0].name] = error
+    return found
+
+
+def _differing_together(bench: Bench, batch: Batch) -> dict[str, DifferenceError]:
+    """Carry out sequences in one filesystem, and compare."""
     batch.plan(bench.behaviour)
     scenario, ticks, whose = batch.ordered()
     found: dict[str, DifferenceError] = {}
@@ -320,19 +368,15 @@ def _logs_by_path(
 def _same_replays(bench: Bench, batch: Batch, theirs: Path, ours: Path, of: Any) -> None:
     """Compare what a mount makes of the kernel's logs, and what the model made without one."""
     since = time.time_ns() - _LAG
-    with Filesystem.open(theirs) as fs:
-        subvolumes = fs.subvolumes()["path"].tolist()
-    with clock_of_replays():
-        replay = replayed(theirs, bench.behaviour)
-    with bench.kernel.attached(theirs, read_only=False) as source:
-        place = Place(source=source, top=bench.kernel.top, options="noatime")
-        listed = bench.kernel.call(asked.replayed, place, subvolumes)
-    if isinstance(replay, int) or isinstance(listed, int):
-        both = [one if isinstance(one, int) else 0 for one in (listed, replay)]
-        for part in batch.parts:
-            with of(part.name):
-                bench.same("refused mounts", "errno of a mount with logs", both[0], both[1],
-                           how=(*both,))  # fmt: skip
+    listed, replay = both_replayed(bench, theirs)
+    if isinstance(replay, int | str) or isinstance(listed, int | str):
+        ends = (one if isinstance(one, int | str) else 0 for one in (listed, replay))
+        try:
+            same_ends_of_mounts(bench, *ends)
+        except DifferenceError as error:
+            raise _NothingSeenError(error) from None
+        if len(batch.parts) > 1:
+            raise _NothingSeenError(None)
         return
     with replay, Filesystem.open(theirs) as fs, Filesystem.open(ours) as made:
         committed = _committed(made)

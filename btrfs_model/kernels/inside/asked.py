@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from btrfs_model.kernels.inside import ioctls
 from btrfs_model.kernels.inside.ioctls import (
@@ -104,8 +104,15 @@ def sharing(
         )
 
 
+KILLED: Final = -1
+"""A mount in whose midst the kernel found a bug: the filesystem stays locked."""
+
+
 def replayed(place: Place, subvolumes: list[str]) -> Listing | int:
-    """List subvolumes after a mount, which replays logs; the errno of one that is refused."""
+    """List subvolumes after a mount, which replays logs; the errno of one that is refused.
+
+    :data:`KILLED` where the kernel killed ``mount``.
+    """
     with ExitStack() as mount:
         try:
             folder = mount.enter_context(mounted(**place))
@@ -119,6 +126,8 @@ def _errno_of_mount(said: str) -> int:
 
     Newer ones say in a second line where more may be found.
     """
+    if ": status -" in said:
+        return KILLED
     if "can't read superblock" in said:
         return errno.EIO
     found = [number for number in errno.errorcode if f": {os.strerror(number)}." in said]

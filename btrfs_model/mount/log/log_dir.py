@@ -90,6 +90,9 @@ def insert_range(fs: Mount, root: int, ino: int, first: int, last: int) -> None:
 def log_directory(fs: Mount, inode: LiveInode, delayed: DelayedEntries, ctx: LogContext) -> None:
     """Log what changed in a directory: entries in the tree, then those that are delayed.
 
+    An entry in the tree whose deletion is delayed is logged, and stays in the log where the
+    directory was not logged before (``log_delayed_deletions_full()``): a replay brings it back.
+
     Raises ForceCommit: when the entries do not come in the order of their indexes.
     """
     _find_last_index(fs, inode, ctx)

@@ -38,6 +38,7 @@ class WalkControl:
     `excluded`: data extents that only the log knows so far: address, length.
     `inodes`: those that the item at hand has to do with.
     `ignored`: inodes that had no names when they were logged: nobody could reach them.
+    `broken_off`: whether an item ended the walk.
     """
 
     fs: Mount
@@ -47,6 +48,7 @@ class WalkControl:
     excluded: set[tuple[int, int]]
     inodes: dict[int, LiveInode] = field(default_factory=dict)
     ignored: set[int] = field(default_factory=set)
+    broken_off: bool = False
 
     @property
     def root(self) -> int:

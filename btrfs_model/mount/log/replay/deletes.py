@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
-from btrfs_model.base.codes import EUCLEAN
+from btrfs_model.base.codes import EUCLEAN, Code
+from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.mount.inode import orphan_key
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.replay.control import WalkControl
@@ -154,8 +156,16 @@ def fixup_inode_link_counts(control: WalkControl) -> None:
 
 
 def _fixup_inode_link_count(control: WalkControl, inode: LiveInode) -> None:
-    """``fixup_inode_link_count()``: an inode without names becomes an orphan."""
+    """``fixup_inode_link_count()``: an inode without names becomes an orphan.
+
+    Raises CorruptImageError: EIO, for a directory with two names. Kernels since 5.2 do not write
+    its leaf (``check_inode_item()``), and the commit of the replay fails.
+    """
     nlink = _count_inode_refs(control, inode.ino)
+    if inode.is_dir and nlink > 1:
+        fault = Fault(Code.ERRNO, control.root, found=errno.EIO)
+        what = f"{nlink} names of the directory {inode.ino}, and kernels write one at most"
+        raise CorruptImageError(control.fs.path, fault, what)
     if nlink != inode.item.nlink:
         inode.item.nlink = nlink
         update_inode(control, inode)

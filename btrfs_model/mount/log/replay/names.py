@@ -32,7 +32,9 @@ _DIRECTORY = int(FileType.DIR)
 def replay_one_dir_item(control: WalkControl, item: LogItem) -> None:
     """Replay the entries of a DIR_INDEX (before log-dir-index-only: or DIR_ITEM) of the log.
 
-    (``replay_one_dir_item()``.) An inode that gains a name here has its names counted later.
+    (``replay_one_dir_item()``.) An inode that gains a name here has its names counted later, and a
+    directory that does breaks the walk off: 1 is returned for it, as for an error. Kernels that log
+    several entries in an item return 0.
     """
     for entry in dir_items(item.data):
         control.inodes.clear()
@@ -42,6 +44,8 @@ def replay_one_dir_item(control: WalkControl, item: LogItem) -> None:
             added = _replay_one_name_of_either_kind(control, item.key, entry)
         if added and entry.type != _DIRECTORY:
             link_to_fixup_dir(control, entry.location.objectid)
+        elif added and Patch.LOG_DIR_INDEX_ONLY in control.behaviour:
+            control.broken_off = True
 
 
 def _replay_one_name(control: WalkControl, key: RawKey, entry: DirItem) -> bool:

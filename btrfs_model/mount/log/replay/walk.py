@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 
+from btrfs_model.base.codes import Code
+from btrfs_model.base.errors import Fault, ReplayBugError
 from btrfs_model.mount.files.file_item import align, drop_extents
 from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.mount.log.replay import deletes, extents, inodes, names, refs
 from btrfs_model.mount.log.replay.control import WalkControl, WalkStage
 from btrfs_model.mount.log.replay.logged import LogItem
 from btrfs_model.mount.space.block_group import ensure_metadata
-from btrfs_model.ondisk.keys import U64_MAX, ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.patches import Patch
 
 # how many items are replayed between two looks at the room for metadata
@@ -19,15 +22,43 @@ _ITEMS_BETWEEN = 128
 
 
 def walk_log_tree(control: WalkControl) -> None:
-    """Go through a log in key order (``walk_log_tree()``)."""
+    """Go through a log in key order (``walk_log_tree()``).
+
+    An entry that brings a name of a directory breaks the walk off. Of a log with nodes the rest is
+    left out of this walk. A log of one leaf is gone through once more, from its begin.
+
+    Raises ReplayBugError: when that breaks off, too. The 1 that it returns is no error to a mount,
+    which goes on without a root (``vfs_get_tree()``, Linux 6.12; 6.1 follows the 1 as a pointer,
+    ``legacy_get_tree()``).
+    """
     for item in control.log.items:
         if item.key[1] == ItemType.INODE_ITEM:
             control.run(_ignore_without_names, item, item)
+    last = _walk(control)
+    if last is not None and len(control.log.blocks) == 1:
+        last = _walk(control)
+        if last is not None:
+            fault = Fault(
+                Code.ERRNO, int(ObjectId.TREE_LOG), last.block, last.slot, found=errno.EPERM
+            )
+            what = (
+                f"the log of subvolume {control.root} brings names of two directories that it does "
+                "not have with their inodes; kernels since 5.17 end in a BUG on that"
+            )
+            raise ReplayBugError(control.fs.path, fault, what)
+
+
+def _walk(control: WalkControl) -> LogItem | None:
+    """Replay items until one breaks off; that one."""
+    control.broken_off = False
     for number, item in enumerate(control.log.items):
         if number % _ITEMS_BETWEEN == 0:
             ensure_metadata(control.fs)
         if item.key[0] not in control.ignored:
             control.run(replay_one_buffer, item, item)
+            if control.broken_off:
+                return item
+    return None
 
 
 def _ignore_without_names(control: WalkControl, item: LogItem) -> None:
