@@ -37,6 +37,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "load": ("disk.img",),
     "logical_ino": (FS, 0),
     "open": ("disk.img",),
+    "plan": (FS, "snap"),
     "ratio": (NOTHING, NOTHING),
     "read_stream": (b"",),
     "readdir_reads": (FS, "snap"),
