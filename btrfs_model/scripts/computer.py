@@ -9,6 +9,7 @@ import posixpath
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from tempfile import _TemporaryFileWrapper
 from typing import TYPE_CHECKING, Final
 
@@ -205,27 +206,13 @@ class Computer(Record):
 
     def command(self, name: str) -> Builtin | None:
         """Return a program."""
-        from btrfs_model.scripts.program import HelpAsked, UsageError, say
-
         if name.startswith(("/usr/", "/bin/", "/sbin/")):
             name = posixpath.basename(name)
         found = self.program(name)
         if found is None and name in _BUILTIN:
             return lambda shell, arguments: shell.builtins[name](shell, arguments)
         if found is not None:
-            run = found
-
-            def called(shell: Shell, arguments: list[str]) -> int:
-                try:
-                    return run(self, shell, arguments)
-                except HelpAsked as asked:
-                    shell.write(str(asked))
-                    return 0
-                except UsageError as error:
-                    say(shell, f"{name}: {error}\n")
-                    return 1
-
-            return called
+            return partial(found, self)
         if "/" in name and self.stat(self.absolute(name)) is not None:
             return lambda shell, arguments: self._run_file(shell, name, arguments)
         return None

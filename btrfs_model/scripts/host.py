@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.scripts.program import Program, programs
+from btrfs_model.scripts.program import HelpAsked, Program, UsageError, programs, say
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
@@ -59,7 +59,24 @@ def why_not() -> str:
 
 def program(name: str) -> Program | None:
     """Return a program: Python, or a filter of this machine; None where it is not known."""
-    return programs().get(name) or host_program(name)
+    found = programs().get(name) or host_program(name)
+    return None if found is None else _told(name, found)
+
+
+def _told(name: str, run: Program) -> Program:
+    """Let a program say what is wrong with its options, and what ``--help`` shows."""
+
+    def called(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+        try:
+            return run(computer, shell, arguments)
+        except HelpAsked as asked:
+            shell.write(str(asked))
+            return 0
+        except UsageError as error:
+            say(shell, f"{name}: {error}\n")
+            return 1
+
+    return called
 
 
 def host_program(name: str) -> Program | None:
