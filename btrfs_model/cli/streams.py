@@ -53,6 +53,28 @@ if TYPE_CHECKING:
 _UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
 
 
+proto_option = click.option(
+    "--proto",
+    type=click.IntRange(0, 3),
+    metavar="N",
+    help="Version of the stream, 0 for the highest there is.  [default: 1]",
+)
+compressed_option = click.option(
+    "--compressed-data",
+    is_flag=True,
+    help="Send compressed extents as they are; means --proto 2 unless that is given.",
+)
+
+
+def _version(proto: int | None, *, compressed: bool) -> int:
+    """Return the version of the stream that was asked for."""
+    if compressed and proto == 1:
+        raise click.UsageError("--compressed-data needs --proto 2 or higher")
+    if proto is None:
+        return 2 if compressed else 1
+    return proto
+
+
 @click.command(
     cls=Command,
     examples=(
@@ -72,19 +94,10 @@ _UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORE
 @click.option("-f", "-o", "--out", "out", cls=Flag, was=("--file",),
               type=click.Path(path_type=Path), metavar="FILE",
               help="Write the stream to FILE instead of standard output.")  # fmt: skip
-@click.option(
-    "--proto",
-    type=click.IntRange(0, 3),
-    metavar="N",
-    help="Version of the stream, 0 for the highest there is.  [default: 1]",
-)
+@proto_option
 @click.option("--no-data", "no_file_data", is_flag=True,
               help="Send no file data, only which ranges changed: no_file_data.")  # fmt: skip
-@click.option(
-    "--compressed-data",
-    is_flag=True,
-    help="Send compressed extents as they are; means --proto 2 unless that is given.",
-)
+@compressed_option
 @behaviour_option()
 @limits_option
 @work_option("Write how often each kernel function was called.")
@@ -130,8 +143,7 @@ def send(
 
     if as_json and explain is None and not profile:
         raise click.UsageError("--json goes with --explain and --profile")
-    if compressed_data and proto == 1:
-        raise click.UsageError("--compressed-data needs --proto 2 or higher")
+    version = _version(proto, compressed=compressed_data)
     if estimate and (explain is not None or out is not None):
         raise click.UsageError("--estimate makes no stream for --out or --explain")
     if estimate or (out is None and (explain is not None or profile) and sys.stdout.isatty()):
@@ -146,7 +158,7 @@ def send(
             step(f"sending {subvolume}")
             result = send_subvolume(
                 fs, sent, base, sources, behaviour=chosen, limits=limits,
-                proto=(2 if compressed_data else 1) if proto is None else proto,
+                proto=version,
                 no_file_data=no_file_data, compressed=compressed_data, explain=explain is not None,
                 estimate=estimate, to=sink,
             )  # fmt: skip
@@ -177,13 +189,8 @@ def send(
 @click.option("--all", "all_sends", is_flag=True, help="Show every send, not the chain alone.")
 @click.option("--clones", is_flag=True,
               help="Look at each send also with all older snapshots as clone sources.")  # fmt: skip
-@click.option("--proto", type=click.IntRange(0, 3), metavar="N",
-              help="Version of the streams, 0 for the highest there is.  [default: 1]")  # fmt: skip
-@click.option(
-    "--compressed-data",
-    is_flag=True,
-    help="Send compressed extents as they are; means --proto 2 unless that is given.",
-)
+@proto_option
+@compressed_option
 @behaviour_option()
 @limits_option
 @json_option("One JSON object a line.")
@@ -213,8 +220,7 @@ def plan(
     from btrfs_model.questions.send.plan import plan as plan_sends
 
     one_output(as_json, output)
-    if compressed_data and proto == 1:
-        raise click.UsageError("--compressed-data needs --proto 2 or higher")
+    version = _version(proto, compressed=compressed_data)
     with ExitStack() as stack:
         there = None if target is None else stack.enter_context(_target(target))
         fs = stack.enter_context(image.open())
@@ -222,7 +228,7 @@ def plan(
         step("looking at all sends")
         found = plan_sends(
             fs, *snapshots, target=there, clones=clones, behaviour=behaviour, limits=limits,
-            proto=(2 if compressed_data else 1) if proto is None else proto,
+            proto=version,
             compressed=compressed_data, machine=machine,
         )  # fmt: skip
     if output is not None:
