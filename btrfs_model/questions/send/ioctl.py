@@ -198,7 +198,8 @@ def send(
         Note why each command is sent: ``result.causes``.
     estimate : bool
         Tell size, commands and work alone: exact, and no file data are read, so that a damaged one
-        is not seen. There is no stream, and nothing goes to `to`.
+        is not seen (the reference in Python reads them all the same). There is no stream, and
+        nothing goes to `to`.
     to : binary file, optional
         Where to write the stream; without it ``result.data`` is the stream.
 
