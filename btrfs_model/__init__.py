@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from btrfs_model.limits import Limits as Limits
     from btrfs_model.mount.writable import WritableFilesystem as WritableFilesystem
     from btrfs_model.native.choice import select
+    from btrfs_model.questions.archive import write_tar as write_tar
     from btrfs_model.questions.check import check as check
     from btrfs_model.questions.dumptree.statistics import tree_stats as tree_stats
     from btrfs_model.questions.fiemap.api import fiemap as fiemap
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from btrfs_model.questions.reads.walk import readdir_reads as readdir_reads
     from btrfs_model.questions.reads.walk import reads as reads
     from btrfs_model.questions.receive.api import receive as receive
+    from btrfs_model.questions.receive.stored import stored_streams as stored_streams
     from btrfs_model.questions.send.ioctl import SendResult as SendResult
     from btrfs_model.questions.send.ioctl import send as send
     from btrfs_model.questions.send.plan import plan as plan
@@ -110,11 +112,13 @@ _HOMES: Final = {
     "sample": "base.samples:sample",
     "script": "scripts.run:script",
     "send": "questions.send.ioctl:send",
+    "stored_streams": "questions.receive.stored:stored_streams",
     "sweep": "experiments.sweep.api:sweep",
     "toggles": "behaviour:table",
     "tree_stats": "questions.dumptree.statistics:tree_stats",
     "use_code": "native.choice:select",
     "workload": "experiments.workloads.own:workload",
+    "write_tar": "questions.archive:write_tar",
 }
 """Where each public name is: the module below this package, and its name there."""
 

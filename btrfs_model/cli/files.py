@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about subvolumes and files: ``subvolumes``, ``ls``, ``cat``, ``fiemap``."""
+"""Commands about subvolumes and files: ``subvolumes``, ``ls``, ``cat``, ``tar``, ``fiemap``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from btrfs_model.base.printable import printable
-from btrfs_model.cli.common import print_table, stdout, write_work
+from btrfs_model.cli.common import note, print_table, stdout, write_work
 from btrfs_model.cli.flags import (
     Command,
     Images,
@@ -20,12 +20,14 @@ from btrfs_model.cli.flags import (
     json_option,
     limits_option,
     machine_option,
+    output_option,
     subvolume_argument,
     work_option,
 )
 from btrfs_model.cli.times import print_time, timed_on
 
 if TYPE_CHECKING:
+    from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
 _PIECE = 4 << 20
@@ -71,17 +73,21 @@ def subvolumes(image: Images, as_json: bool) -> None:
 @json_option("One JSON object a line.")
 def ls(image: Images, subvolume: str, as_json: bool) -> None:
     """List the files of a subvolume; times are UTC."""
+    with image.open() as fs:
+        print_listing(fs, subvolume, as_json=as_json)
+
+
+def print_listing(fs: Filesystem, subvolume: str, *, as_json: bool) -> None:
+    """Print the files of a subvolume, as ``ls`` does."""
     if not as_json and not sys.stdout.isatty():
-        with image.open() as fs:
-            _write_rows(fs.subvolume(subvolume))
+        _write_rows(fs.subvolume(subvolume))
         return
     import numpy as np
     import pandas as pd
 
     from btrfs_model.stream.dump import json_bytes, json_name
 
-    with image.open() as fs:
-        table = fs.listing(subvolume, content=False)
+    table = fs.listing(subvolume, content=False)
     if as_json:
         table["target"] = pd.Series(
             [None if target is None else json_name(target) for target in table["target"]],
@@ -142,16 +148,54 @@ def _write_rows(subvolume: Subvolume) -> None:
 @click.argument("path")
 def cat(image: Images, subvolume: str, path: str) -> None:
     """Write the content of a file to standard output; data checksums are verified."""
+    with image.open() as fs:
+        write_content(fs, subvolume, path)
+
+
+def write_content(fs: Filesystem, subvolume: str, path: str) -> None:
+    """Write the content of a file to standard output, as ``cat`` does."""
     from btrfs_model.base.errors import BtrfsModelError
 
     out = stdout()
+    where = fs.subvolume(subvolume)
+    inode = where.inode(path)
+    if not (stat.S_ISREG(inode.mode) or stat.S_ISLNK(inode.mode)):
+        raise BtrfsModelError(f"{fs.path}: {path} is not a file")
+    for offset in range(0, inode.size, _PIECE):
+        out.write(where.read_file(inode.ino, offset, _PIECE))
+    out.flush()
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model tar disk.img snap1 -o snap1.tar",
+        "btrfs-model tar disk.img 256 | tar -x --xattrs --xattrs-include='*' -C folder",
+    ),
+)
+@image_argument
+@subvolume_argument
+@output_option("Write the archive to FILE instead of standard output.", default=None)
+def tar(image: Images, subvolume: str, output: Path | None) -> None:
+    """Write all files of a subvolume as a tar archive; data checksums are verified.
+
+    Names, owners, permissions, times with nanoseconds, xattrs, links and holes are in it, as GNU
+    tar and libarchive read them. Sockets are left out, and told.
+    """
     with image.open() as fs:
-        where = fs.subvolume(subvolume)
-        inode = where.inode(path)
-        if not (stat.S_ISREG(inode.mode) or stat.S_ISLNK(inode.mode)):
-            raise BtrfsModelError(f"{image}: {path} is not a file")
-        for offset in range(0, inode.size, _PIECE):
-            out.write(where.read_file(inode.ino, offset, _PIECE))
+        write_archive(fs, subvolume, output)
+
+
+def write_archive(fs: Filesystem, subvolume: str, output: Path | None) -> None:
+    """Write a subvolume as a tar archive, as ``tar`` does."""
+    from btrfs_model.base.errors import BtrfsModelError
+    from btrfs_model.questions.archive import write_tar
+
+    if output is None and sys.stdout.isatty():
+        raise BtrfsModelError("not writing a tar archive to a terminal, redirect it into a file")
+    out = stdout()
+    for path in write_tar(fs, subvolume, out if output is None else output):
+        note(f"{printable(path)} is a socket, which no tar archive holds")
     out.flush()
 
 

@@ -383,6 +383,23 @@ def _pairs(option: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in pairs]
 
 
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes, perhaps with K, M, G or T behind it."""
+
+    name = "size"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        try:
+            return size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+SIZE: Final = _Size()
+
+
 def _size(name: str, text: str) -> int:
     """Return a limit, of bytes or of entries."""
     try:

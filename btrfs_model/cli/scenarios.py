@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.base.sizes import size
 from btrfs_model.cli.common import echo, print_table, progress, write_json
 from btrfs_model.cli.flags import (
+    SIZE,
     Command,
     behaviour_option,
     json_option,
@@ -35,13 +35,6 @@ if TYPE_CHECKING:
 
 _HEAD: Final = 128 << 10
 """Bytes at the front of a device in which filesystems have their superblocks."""
-
-
-def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
-    try:
-        return size(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _pairs(_: click.Context, option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
@@ -79,12 +72,12 @@ def _releases() -> list[str]:
     ),
 )
 @written_image_argument
-@click.option("-b", "--byte-count", "size", default="0", callback=_bytes, metavar="SIZE",
+@click.option("-b", "--byte-count", "size", default="0", type=SIZE, metavar="SIZE",
               help="Size of the device. Without it that of the file that is there, or what the "
                    "folder needs.")  # fmt: skip
 @click.option("--progs", default="7.3", show_default=True, shell_complete=offers(_releases),
               help="Release of btrfs-progs: 6.2, 6.14, 6.19 or 7.3.")  # fmt: skip
-@click.option("-n", "--nodesize", default="0", callback=_bytes, metavar="SIZE",
+@click.option("-n", "--nodesize", default="0", type=SIZE, metavar="SIZE",
               help="Size of tree blocks, 4K to 64K: usually 16K, 4K with --mixed.")  # fmt: skip
 @click.option("-m", "--metadata", default="",
               help="Copies of metadata: usually dup, single with --mixed.")  # fmt: skip
@@ -176,7 +169,7 @@ def _holds_something(path: Path) -> bool:
 )
 @click.argument("scenario", type=click.Path(path_type=Path))
 @output_option("Image file to write.", "IMAGE", name="image", was=("--output",), required=True)
-@click.option("--size", default="256M", show_default=True, callback=_bytes, metavar="SIZE",
+@click.option("--size", default="256M", show_default=True, type=SIZE, metavar="SIZE",
               help="Size of the device.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="What uuids and times come from.")
 @behaviour_option()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from btrfs_model.base.sizes import size as parse_size
 from btrfs_model.cli.common import print_table, write_table
 from btrfs_model.cli.flags import (
+    SIZE,
     Command,
     behaviour_option,
     device_option,
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from btrfs_model.scripts.answer import Line
     from btrfs_model.scripts.find import Found
     from btrfs_model.scripts.run import ScriptResult
-
-
-def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
-    try:
-        return parse_size(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -63,7 +56,7 @@ def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) ->
               help="Run it right before this commit of the table, and right after it.")  # fmt: skip
 @click.option("--show", is_flag=True, help="Print what was taken for the script, and run nothing.")
 @click.option("--number", default=0, metavar="N", help="Which script, where FILE has several.")
-@click.option("--size", default="100G", show_default=True, callback=_bytes, metavar="SIZE",
+@click.option("--size", default="100G", show_default=True, type=SIZE, metavar="SIZE",
               help="Of a device that comes into being when the script names it.")  # fmt: skip
 @click.option("--steps", default=100_000_000, show_default=True, metavar="N",
               help="Commands that it may run.")  # fmt: skip

@@ -6,17 +6,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING
 
 import click
 
 from btrfs_model.base.printable import printable
-from btrfs_model.base.whole_file import naming
 from btrfs_model.cli.common import (
-    STDOUT,
     aside,
     asked_for,
     print_table,
@@ -26,6 +24,7 @@ from btrfs_model.cli.common import (
     write_work,
 )
 from btrfs_model.cli.flags import (
+    SIZE,
     Command,
     Flag,
     Images,
@@ -43,6 +42,7 @@ from btrfs_model.cli.flags import (
     work_option,
     written_image_argument,
 )
+from btrfs_model.cli.sinks import in_parts, sink
 from btrfs_model.cli.times import print_profile, print_time, timed_on
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ def _version(proto: int | None, *, compressed: bool) -> int:
         "btrfs-model send disk.img snap2 -p snap1 --explain summary -f /dev/null",
         "btrfs-model send disk.img snap2 -p snap1 --profile -f /dev/null",
         "btrfs-model send disk.img snap2 -p snap1 --estimate",
+        "btrfs-model send disk.img snap1 --from-byte 1048576 >> interrupted.stream",
+        "btrfs-model send disk.img snap1 -o full.stream --split 4G",
     ),
 )
 @image_argument
@@ -107,6 +109,11 @@ def _version(proto: int | None, *, compressed: bool) -> int:
 @click.option("--estimate", is_flag=True,
               help="Tell the bytes of the stream, exactly, in place of it; no file data are "
               "read.")  # fmt: skip
+@click.option("--from-byte", type=SIZE, default=None, metavar="N",
+              help="Write from byte N on alone: the rest of what was interrupted.")  # fmt: skip
+@click.option("--split", type=SIZE, default=None, metavar="SIZE",
+              help="Write files of at most SIZE: FILE.000, FILE.001 and so on, and FILE.json with "
+              "the sha256 of each.")  # fmt: skip
 @json_option("With --explain and --profile: one JSON object a line.")
 @machine_option
 def send(
@@ -124,6 +131,8 @@ def send(
     explain: str | None,
     profile: bool,
     estimate: bool,
+    from_byte: int | None,
+    split: int | None,
     as_json: bool,
     machine: str | None,
 ) -> None:
@@ -144,8 +153,11 @@ def send(
     if as_json and explain is None and not profile:
         raise click.UsageError("--json goes with --explain and --profile")
     version = _version(proto, compressed=compressed_data)
-    if estimate and (explain is not None or out is not None):
-        raise click.UsageError("--estimate makes no stream for --out or --explain")
+    parts = from_byte is not None or split is not None
+    if estimate and (explain is not None or out is not None or parts):
+        raise click.UsageError("--estimate makes no stream for --out, --explain or a part of it")
+    if split is not None and (out is None or from_byte is not None or not split):
+        raise click.UsageError("--split wants a size and --out, and goes not with --from-byte")
     if estimate or (out is None and (explain is not None or profile) and sys.stdout.isatty()):
         out = Path(os.devnull)
     if out is None and sys.stdout.isatty():
@@ -154,13 +166,18 @@ def send(
     computes = timed_on(machine, work, wanted=profile)
     with image.open() as fs:
         sent, base, sources = asked_for(fs, subvolume, parent, clones)
-        with _sink(out) as sink, progress() as step:
+        with (
+            (
+                sink(out, from_byte or 0) if split is None or out is None else in_parts(out, split)
+            ) as to,
+            progress() as step,
+        ):
             step(f"sending {subvolume}")
             result = send_subvolume(
                 fs, sent, base, sources, behaviour=chosen, limits=limits,
                 proto=version,
                 no_file_data=no_file_data, compressed=compressed_data, explain=explain is not None,
-                estimate=estimate, to=sink,
+                estimate=estimate, to=to,
             )  # fmt: skip
         write_work(work, result.work)
     if estimate:
@@ -267,40 +284,6 @@ def _print_causes(causes: pd.DataFrame, *, summary: bool, as_json: bool, err: bo
         return
     for title, table in summaries(causes).items():
         print_table(table, as_json=as_json, title=title, err=err)
-
-
-@contextmanager
-def _sink(out: Path | None) -> Iterator[BinaryIO]:
-    """Open where a stream goes; when the send fails, say that a part of it is there."""
-    where = STDOUT if out is None else str(out)
-    with naming(where), ExitStack() as stack:
-        counted = _Counted(stdout if out is None else lambda: stack.enter_context(out.open("wb")))
-        try:
-            yield cast(BinaryIO, counted)
-            counted.flush()
-        except Exception as error:
-            if counted.size:
-                error.add_note(f"{where}: incomplete, the stream ends after {counted.size} bytes")
-            raise
-
-
-class _Counted:
-    """A file that is opened when it is first written to, and counts what is."""
-
-    def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
-        self._open = open_file
-        self._file: BinaryIO | None = None
-        self.size = 0
-
-    def write(self, data: bytes) -> int:
-        if self._file is None:
-            self._file = self._open()
-        self.size += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        if self._file is not None:
-            self._file.flush()
 
 
 @click.command(

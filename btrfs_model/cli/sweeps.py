@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from btrfs_model.base.sizes import size
 from btrfs_model.base.whole_file import whole_file
 from btrfs_model.cli import common
 from btrfs_model.cli.common import echo, print_json_lines, print_table
-from btrfs_model.cli.flags import Command, json_option, output_option
+from btrfs_model.cli.flags import SIZE, Command, json_option, output_option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,13 +28,6 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.sweep.store import Store
 
 _SHOWN_FAILED: Final = 20
-
-
-def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    try:
-        return None if value is None else size(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(
@@ -69,7 +61,7 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=3600.0,
               show_default=True, metavar="S",
               help="Seconds after which a cell hangs, and its process is ended.")  # fmt: skip
-@click.option("--memory", callback=_memory, metavar="BYTES",
+@click.option("--memory", type=SIZE, metavar="BYTES",
               help="What each process may have (K, M, G, T).")  # fmt: skip
 @click.option("--refresh", is_flag=True, help="Measure again what another model measured.")
 @json_option("Of an analysis and of status: one JSON object a line.")

@@ -48,8 +48,10 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "replay_log": (FS,),
     "sample": ("name",),
     "send": (FS, "snap"),
+    "stored_streams": (b"",),
     "tree_stats": ("disk.img",),
     "workload": ("mine", print, print, ["send-utimes-cache"]),
+    "write_tar": (FS, "snap", "snap.tar"),
 }
 # What takes nothing, what only the model makes, and what is no call.
 OTHERS = {

@@ -29,6 +29,7 @@ NO_ROWS = {
     "replay-log": "an image",
     "mkfs": "an image",
     "run": "an image",
+    "tar": "an archive",
 }
 """Commands that print no rows, and what they make."""
 
