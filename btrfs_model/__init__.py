@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from btrfs_model.native.choice import select
     from btrfs_model.questions.archive import write_tar as write_tar
     from btrfs_model.questions.check import check as check
+    from btrfs_model.questions.diff import diff as diff
     from btrfs_model.questions.dumptree.statistics import tree_stats as tree_stats
     from btrfs_model.questions.fiemap.api import fiemap as fiemap
     from btrfs_model.questions.fiemap.mounted import fiemap_mounted as fiemap_mounted
@@ -89,6 +90,7 @@ _HOMES: Final = {
     "commit": "questions.lasting:commit",
     "counting": "base.counters:counting",
     "create": "mount.writable:WritableFilesystem.mkfs",
+    "diff": "questions.diff:diff",
     "draw": "drawings.api:draw",
     "du": "questions.usage.space:du",
     "errors": "base:errors",

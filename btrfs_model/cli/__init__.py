@@ -55,6 +55,7 @@ _COMMANDS = {
     "subvolumes": ("files", "List the subvolumes of an image."),
     "ls": ("files", "List the files of a subvolume."),
     "cat": ("files", "Write the content of a file."),
+    "diff": ("files", "Show what changed between two subvolumes, by path and content."),
     "tar": ("files", "Write the files of a subvolume as a tar archive."),
     "fiemap": ("files", "Show where a file's extents lie and which are shared."),
     "devices": ("usage", "Show the devices of a filesystem and what is allocated on them."),

@@ -167,6 +167,13 @@ def _print_table(
     title: str | None,
     err: bool,
 ) -> None:
+    # a number that is not there is no word
+    known = {
+        str(name): column.astype(object).where(column.notna(), None)
+        for name, column in table.items()
+        if hasattr(column.dtype, "na_value")
+    }
+    table = table.assign(**known)
     stream = sys.stderr if err else sys.stdout
     is_terminal = stream.isatty()
     if (as_json or not is_terminal) and len(table) >= _MANY_ROWS and is_plain(table):

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from btrfs_model.base.printable import printable
-from btrfs_model.cli.common import note, print_table, stdout, write_work
+from btrfs_model.cli.common import (
+    note,
+    print_table,
+    progress,
+    stdout,
+    write_table,
+    write_work,
+)
 from btrfs_model.cli.flags import (
     Command,
     Images,
@@ -20,8 +27,10 @@ from btrfs_model.cli.flags import (
     json_option,
     limits_option,
     machine_option,
+    one_output,
     output_option,
     subvolume_argument,
+    table_option,
     work_option,
 )
 from btrfs_model.cli.times import print_time, timed_on
@@ -164,6 +173,48 @@ def write_content(fs: Filesystem, subvolume: str, path: str) -> None:
     for offset in range(0, inode.size, _PIECE):
         out.write(where.read_file(inode.ino, offset, _PIECE))
     out.flush()
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model diff disk.img snap1 snap2",
+        "btrfs-model diff disk.img snap1 snap2 --content-only --json | jq -r .path",
+    ),
+)
+@image_argument
+@click.argument("before", metavar="SUBVOL")
+@click.argument("after", metavar="SUBVOL")
+@click.option("--content-only", is_flag=True, help="Leave out what changed in attributes alone.")
+@click.option("--times", is_flag=True, help="Tell other times of modification, too.")
+@json_option("One JSON object a line.")
+@table_option()
+def diff(
+    image: Images,
+    before: str,
+    after: str,
+    content_only: bool,
+    times: bool,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Show what changed from one subvolume to another, by path.
+
+    Files of snapshots of one subvolume are known by their inode, so they may be renamed; all others
+    by their path. Contents are compared, so what was written again with the same bytes, or
+    deduplicated, has not changed. What moved with its directory is not listed.
+    """
+    from btrfs_model.questions.diff import diff as compare
+
+    one_output(as_json, output)
+    with image.open() as fs, progress() as step:
+        step(f"comparing {before} with {after}")
+        table = compare(fs, before, after, content_only=content_only, times=times)
+    if output is not None:
+        write_table(table, output)
+    else:
+        print_table(table, as_json=as_json, narrow=("change", "path", "was", "content",
+                                                    "attributes"))  # fmt: skip
 
 
 @click.command(

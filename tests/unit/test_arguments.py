@@ -27,6 +27,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "check": ("disk.img",),
     "commit": (FS,),
     "create": ("1G",),
+    "diff": (FS, "snap", "snap"),
     "draw": (FS,),
     "du": (FS, "snap"),
     "extent_references": (FS, "snap", "f"),

@@ -123,7 +123,7 @@ def test_an_old_word_is_taken(
     assert new in {word for of, option in options() if of == name for word in option.opts}
     assert old not in completed(name, "--")
     # the image is not there: the options were understood before that was seen
-    rest = {"inode-resolve": ["1"], "extents": ["1", "f"], "fiemap": ["1", "f"]}
+    rest = {"inode-resolve": ["1"], "extents": ["1", "f"], "fiemap": ["1", "f"], "diff": ["1", "2"]}
     value = "name_cache=1" if old == "--readahead" else str(tmp_path / "new")
     alone = ["no-such-file", *rest.get(name, ["1"])]
     arguments = {
