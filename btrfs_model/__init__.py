@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from btrfs_model.questions.fiemap.text import fiemap_text as _fiemap_text  # noqa: F401
     from btrfs_model.questions.lasting import commit as commit
     from btrfs_model.questions.lasting import fsync as fsync
+    from btrfs_model.questions.logexplain import explain_log as explain_log
     from btrfs_model.questions.logreplay import replay_log as replay_log
     from btrfs_model.questions.reads.walk import Reads as Reads
     from btrfs_model.questions.reads.walk import readdir_reads as readdir_reads
@@ -94,6 +95,7 @@ _HOMES: Final = {
     "draw": "drawings.api:draw",
     "du": "questions.usage.space:du",
     "errors": "base:errors",
+    "explain_log": "questions.logexplain:explain_log",
     "extent_references": "questions.usage.files:extent_references",
     "extents": "questions.usage.files:extents",
     "fiemap": "questions.fiemap.api:fiemap",

@@ -98,11 +98,17 @@ def diff(
     CorruptImageError
         When a tree, or data that have to be compared, are damaged.
     """
+    table = changes(fs.subvolume(before), fs.subvolume(after), times=times)
+    if content_only:
+        table = table[table["content"] | (table["change"] != "changed")].reset_index(drop=True)
+    return table
+
+
+def changes(before: Subvolume, after: Subvolume, *, times: bool = False) -> pd.DataFrame:
+    """As :func:`diff`; one may be in a copy of the other's filesystem that went on from there."""
     import pandas as pd
 
-    compared = _Diff(_Side(fs.subvolume(before)), _Side(fs.subvolume(after)), times)
-    rows = [row for row in compared.rows()
-            if not content_only or row["content"] or row["change"] != "changed"]  # fmt: skip
+    rows = [*_Diff(_Side(before), _Side(after), times).rows()]
     rows.sort(key=lambda row: (row["path"], row["change"]))
     return pd.DataFrame({
         name: pd.Series([_text(row[name]) for row in rows], dtype=dtype)

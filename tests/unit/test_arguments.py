@@ -30,6 +30,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "diff": (FS, "snap", "snap"),
     "draw": (FS,),
     "du": (FS, "snap"),
+    "explain_log": (FS,),
     "extent_references": (FS, "snap", "f"),
     "extents": (FS, "snap", "f"),
     "fiemap": (FS, "snap", "f"),
