@@ -213,8 +213,9 @@ class _Diff:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Make a row for each change."""
-        removed: dict[bytes, tuple[bytes, Inode]] = {}
-        added: dict[bytes, Inode] = {}
+        # by path now, and whether the directory stays: one may come to the place of another
+        removed: dict[tuple[bytes, bool], tuple[bytes, Inode]] = {}
+        added: dict[tuple[bytes, bool], Inode] = {}
         for ino in sorted(self.kinds):
             pair = self.stays(ino)
             if pair is not None:
@@ -223,18 +224,20 @@ class _Diff:
             before, after = self.before.inode(ino), self.after.inode(ino)
             if before is not None:
                 for link in self.before.links(ino):
-                    removed[self._path_now(link)] = self.before.path(link), before
+                    place = self._path_now(link), self.stays(link[0]) is not None
+                    removed[place] = self.before.path(link), before
             if after is not None:
-                added |= {self.after.path(link): after for link in self.after.links(ino)}
+                for link in self.after.links(ino):
+                    added[self.after.path(link), self.stays(link[0]) is not None] = after
         yield from self._subvolumes()
-        for path in sorted(removed.keys() & added.keys()):
-            (was, old), new = removed[path], added[path]
+        for place in removed.keys() & added.keys():
+            (was, old), new = removed[place], added[place]
             if _type(old) == _type(new):
-                del removed[path], added[path]
-                yield from self._changes(_Pair(old, new), path, was)
+                del removed[place], added[place]
+                yield from self._changes(_Pair(old, new), place[0], was)
         for was, inode in removed.values():
             yield _row("removed", was, before=inode)
-        for path, inode in added.items():
+        for (path, _), inode in added.items():
             yield _row("added", path, after=inode)
 
     def _path_now(self, link: Link) -> bytes:

@@ -4,10 +4,11 @@
 import contextlib
 import random
 import stat
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import corpus
 import pytest
 from click.testing import CliRunner
 
@@ -86,7 +87,7 @@ def changed(seed: int, *, apart: bool) -> bm.WritableFilesystem:
     return fs
 
 
-def rows_of(fs: bm.Filesystem, path: str) -> dict[str, dict[str, Any]]:
+def rows_of(fs: bm.Filesystem, path: str | int) -> dict[str, dict[str, Any]]:
     rows = fs.listing(path).to_dict("records")
     return {row["path"]: row for row in rows if not row["subvolume"]}
 
@@ -116,6 +117,7 @@ def differs(old: dict[str, Any], new: dict[str, Any]) -> tuple[bool, set[str]]:
         "time": old["mtime"] != new["mtime"],
         "xattrs": old["xattrs"] != new["xattrs"],
         "flags": old["flags"] != new["flags"],
+        "device": old["rdev"] != new["rdev"],
     }
     return content, {name for name, is_so in attributes.items() if is_so}
 
@@ -128,30 +130,43 @@ def differs(old: dict[str, Any], new: dict[str, Any]) -> tuple[bool, set[str]]:
 @pytest.mark.parametrize("seed", range(25))
 def test_changes_are_those_of_a_walk(seed: int, apart: bool) -> None:
     with changed(seed, apart=apart) as fs:
-        table = bm.diff(fs, "a", "b", times=True)
-        before, after = rows_of(fs, "a"), rows_of(fs, "b")
-    told = table.to_dict("records")
+        compare(fs, "a", "b")
+
+
+@pytest.mark.parametrize("seed", [0, 7, 17, 21])
+def test_changes_of_the_corpus_are_those_of_a_walk(seed: int) -> None:
+    """Directories that came to the place of others, and much else that a kernel made."""
+    with bm.open(corpus.image(f"send/random/seed-{seed:03}")) as fs:
+        sent = [number for number in fs.subvolume_ids if fs.subvolume(number).is_read_only]
+        for before, after in permutations(sent[:4], 2):
+            compare(fs, before, after)
+
+
+def compare(fs: bm.Filesystem, one: Any, other: Any) -> None:
+    """Hold what `diff` says to a walk of both."""
+    table = bm.diff(fs, one, other, times=True)
+    before, after = rows_of(fs, one), rows_of(fs, other)
+    rows: list[dict[str, Any]] = table.to_dict("records")
+    told = [row for row in rows if row["type"] != "subvolume"]
     gone = {row["path"] for row in told if row["change"] in ("removed", "unlinked")}
-    here = {row["path"]: row for row in told if row["path"] not in gone or row["size"] is not pd.NA
-            if row["change"] not in ("removed", "unlinked")}  # fmt: skip
+    here = {row["path"]: row for row in told if row["change"] not in ("removed", "unlinked")}
     pairs = {path: counterpart(path, here) for path in after}
     were = {was for was in pairs.values() if was is not None}
     assert were <= before.keys()
     assert gone == before.keys() - were
-    of_inode: dict[int, tuple[bool, set[str]]] = {}
-    for path, row in here.items():
-        if row["change"] in ("changed", "renamed"):
-            said = row["content"], {*filter(None, row["attributes"].split(","))} - {"links"}
-            of_inode[after[path]["ino"]] = said
+    of_path = {
+        path: (row["content"], {*filter(None, row["attributes"].split(","))} - {"links"})
+        for path, row in here.items()
+        if row["change"] in ("changed", "renamed")
+    }
+    # of a file that stays, under its first name
+    of_inode = {after[path]["ino"]: said for path, said in of_path.items()}
     for path, was in pairs.items():
         if was is not None:
             old, new = before[was], after[path]
             assert old["mode"] & FORMAT == new["mode"] & FORMAT
-            assert of_inode.get(new["ino"], (False, set())) == differs(old, new), path
-        else:
-            assert path not in before or path in gone or path not in {
-                now for now, then in pairs.items() if then == path
-            }  # fmt: skip
+            said = of_path.get(path, of_inode.get(new["ino"], (False, set())))
+            assert said == differs(old, new), path
 
 
 def test_what_people_do_between_snapshots() -> None:
