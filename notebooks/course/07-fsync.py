@@ -111,6 +111,22 @@ print("file03" in names, "file12" in names, "new" in names)
 assert not names & {"file03", "file12"} and "new" in names
 
 # %% [markdown]
+# So who zeroes a log loses all of this. `bm.explain_log` mounts the image as each kernel would, and
+# says what that brings:
+
+# %%
+told = bm.explain_log(crashed)
+print(told.replays[["kernels", "outcome", "changes"]])
+(brought,) = told.changes.values()
+assert sorted(brought["change"]) == [
+    "added",
+    "changed",
+    "removed",
+    "removed",
+]
+brought[["change", "path"]]
+
+# %% [markdown]
 # ## When a log is not enough
 #
 # Some things are too hard to say in a log. A file moves from one directory to another. The old

@@ -84,6 +84,15 @@ assert len(shared) > len(blocks["monday"]) / 2
 bm.draw(difference)
 
 # %% [markdown]
+# A send says what has to be done to get from one to the other. What changed, as people mean it, says
+# `bm.diff`, by path and by content:
+
+# %%
+changed = bm.diff(fs, "monday", "tuesday")
+assert set(changed["change"]) == {"changed", "removed", "renamed"}
+changed[["change", "path", "was", "size_before", "size"]]
+
+# %% [markdown]
 # ## Received
 #
 # The other side has Monday's snapshot, from the first stream. The second one turns a copy of it
@@ -104,6 +113,19 @@ def files(one, name):
 same = files(fs, "tuesday").equals(files(other, "tuesday"))
 print("the same:", same)
 assert same
+
+# %% [markdown]
+# Stored streams can be looked into without another side. They are received in memory, in their
+# order; the second one alone has no parent there:
+
+# %%
+with bm.stored_streams(full.data, difference.data) as stored:
+    print(stored.table[["snapshot", "parent", "complete"]])
+    assert files(stored.fs, "tuesday").equals(files(fs, "tuesday"))
+with bm.stored_streams(difference.data) as alone:
+    (problem,) = alone.problems
+    print(problem)
+assert "cannot find parent" in problem
 
 # %% [markdown]
 # ## What it costs

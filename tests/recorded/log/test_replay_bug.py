@@ -7,6 +7,7 @@ from pathlib import Path
 import crash_bugs
 import pytest
 
+import btrfs_model as bm
 from btrfs_model.base.errors import CorruptImageError, ReplayBugError
 from btrfs_model.experiments.verify.bench import Bench
 from btrfs_model.experiments.verify.logs import BUG, NOT_MOUNTED, both_replayed, replayed
@@ -31,6 +32,8 @@ def test_two_old_names_of_directories_end_in_a_bug(kernel: str, tmp_path: Path) 
     assert replayed(image, kernel) == BUG
     with pytest.raises(ReplayBugError, match=r"the log of subvolume 5 .* BUG"):
         WritableFilesystem.load(image, replay_behaviour=kernel)
+    (told,) = bm.explain_log(image, behaviours=[kernel]).replays["outcome"]
+    assert told.endswith("end in a BUG on that")
     own = Bench(object.__new__(Native), chosen=kernel)  # nothing of it can be called
     assert both_replayed(own, image) == (NOT_MOUNTED, BUG)
 
