@@ -46,8 +46,7 @@ from btrfs_model.cli.sinks import in_parts, sink
 from btrfs_model.cli.times import print_profile, print_time, timed_on
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from btrfs_model.questions.send.ioctl import SendResult
     from btrfs_model.volume.filesystem import Filesystem
 
 _UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
@@ -183,7 +182,7 @@ def send(
     if estimate:
         click.echo(result.size)
     if result.causes is not None:
-        _print_causes(result.causes, summary=explain == "summary", as_json=as_json, err=out is None)
+        _print_causes(result, summary=explain == "summary", as_json=as_json, err=out is None)
     if computes is not None:
         print_time("send", computes, result.amounts, err=out is None)
         if profile:
@@ -274,16 +273,23 @@ def _target(path: Path) -> Iterator[Filesystem | list[str]]:
     yield uuids
 
 
-def _print_causes(causes: pd.DataFrame, *, summary: bool, as_json: bool, err: bool) -> None:
+def _print_causes(result: SendResult, *, summary: bool, as_json: bool, err: bool) -> None:
     """Print why the commands of a stream were sent."""
+    import pandas as pd
+
     from btrfs_model.questions.send.explain import summaries
 
+    causes = result.causes
+    assert causes is not None
     if not summary:
         narrow = ["offset", "length", "command", "path", "cause", "item_type", "change"]
         print_table(causes, as_json=as_json, narrow=narrow, err=err)
         return
     for title, table in summaries(causes).items():
         print_table(table, as_json=as_json, title=title, err=err)
+    # the header of the stream is in it
+    total = pd.DataFrame({"total": ["stream"], "commands": [len(causes)], "bytes": [result.size]})
+    print_table(total, as_json=as_json, title="in all", err=err)
 
 
 @click.command(

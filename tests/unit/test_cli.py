@@ -328,8 +328,9 @@ def test_send_explains_beside_the_stream(btrfs_model, image: Path, tmp_path: Pat
     assert (ran.status, ran.out) == (0, result.data)
     lines = ran.err.splitlines()
     assert [line for line in lines if line.startswith("#")] == [
-        "# by cause", "# by kernel function", "# by command", "# by directory",
+        "# by cause", "# by kernel function", "# by command", "# by directory", "# in all",
     ]  # fmt: skip
+    assert result.data is not None and lines[-1].split("\t")[-1] == str(len(result.data))
     (row,) = (line.split("\t") for line in lines if line.startswith("truncate-always"))
     assert row[1] == "500" and "before 4.17" in row[4]
     out = tmp_path / "stream"
