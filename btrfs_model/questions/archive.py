@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from btrfs_model.base.arguments import checked
+from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.whole_file import whole_file
 from btrfs_model.native.lease import exclusive
 from btrfs_model.volume.data import FileReader
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _SECOND: Final = 10**9
 _RECORD: Final = tarfile.BLOCKSIZE
 _STEP: Final = 16 << 20
+_OUTSIDE: Final = frozenset({"", ".", ".."})
 _TYPES: Final = {
     stat.S_IFDIR: tarfile.DIRTYPE,
     stat.S_IFREG: tarfile.REGTYPE,
@@ -69,6 +71,8 @@ def write_tar(
         When there is no such subvolume.
     CorruptImageError
         When the tree or data are damaged.
+    BtrfsModelError
+        When a name leads out of the subvolume, as none that a kernel made.
     OSError
         When the archive cannot be written.
     """
@@ -93,9 +97,12 @@ def _write(subvolume: Subvolume, out: BinaryIO) -> list[str]:
         errors="surrogateescape",
     ) as archive:  # fmt: skip
         for row in rows:
-            mode, ino = row["mode"], row["ino"]
+            mode, ino, path = row["mode"], row["ino"], row["path"]
+            if not _OUTSIDE.isdisjoint(path.split("/")) and path:
+                # who unpacks the archive would write elsewhere
+                raise BtrfsModelError(f"{subvolume.fs.path}: no file can have the name {path!r}")
             if stat.S_ISSOCK(mode):
-                sockets.append(row["path"])
+                sockets.append(path)
                 continue
             info = _member(row)
             if ino in first and not stat.S_ISDIR(mode):

@@ -12,11 +12,13 @@ from pathlib import Path
 import corpus
 import pytest
 from click.testing import CliRunner
+from damage import Broken
 from test_plan import with_snapshots
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
 from btrfs_model.cli.sinks import sink
+from btrfs_model.ondisk.keys import ItemType
 
 
 def chain(seed: int = 1) -> list[bytes]:
@@ -84,6 +86,22 @@ def test_holes_take_no_room_in_an_archive(tmp_path: Path) -> None:
             assert {member.size for member in archive if member.isreg()} == {1 << 30}
             both = archive.extractfile("./both")
             assert both is not None and both.seek(3 << 28) and both.read(5) == b"both\0"
+
+
+def test_names_that_lead_outside_are_refused(tmp_path: Path) -> None:
+    path, out = tmp_path / "disk.img", tmp_path / "out.tar"
+    with bm.create("256M", seed=1) as fs:
+        fs.create("ab")
+        fs.sync()
+        fs.save(path)
+    broken = Broken(path)
+    (leaf,) = broken.fs().trees[5].blocks()
+    items = [(key, data.replace(b"ab", b"..") if key[1] == ItemType.DIR_INDEX else data)
+             for key, data in broken.items(leaf.logical)]  # fmt: skip
+    broken.write_items(leaf.logical, items)
+    with pytest.raises(bm.BtrfsModelError, match=r"no file can have the name '\.\.'"):
+        bm.write_tar(broken.fs(), 5, out)
+    assert not out.exists()
 
 
 @pytest.mark.claim(
