@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 from btrfs_model.base.errors import BtrfsModelError, UnknownNameError
 from btrfs_model.cli import run as command
 from btrfs_model.cost.device import load as load_device
+from btrfs_model.experiments.atlas.history import changes, history
 from btrfs_model.experiments.atlas.intervals import fitted, widening
 from btrfs_model.experiments.atlas.predictions import Predicted, Value, add, read
 from btrfs_model.experiments.atlas.rows import AREAS, KEPT_BACK, all_rows, chosen, load
@@ -240,3 +242,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     known = next(row.name for row in all_rows() if row.known)
     assert command(["atlas", known, "--predict-only", str(tmp_path / "p.toml")]) == 1
     assert "nothing is predicted any more" in capsys.readouterr().err
+
+
+def test_the_history_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+    (row,) = chosen(["log-delayed-items"])
+    row = replace(row, script=row.script.replace("FILES=10000", "FILES=20"), quick={})
+    found = history(replace(row, script=row.script.replace("EVERY=100", "EVERY=10")), "full", None,
+                    told.append)  # fmt: skip
+    assert len(found) == len(set(found.release)) > 30
+    # releases that differ in nothing run once
+    assert len({one for one in told if " - " not in one}) < len(found)
+    shown = changes(found)
+    assert 1 < len(shown) < len(found)
+    assert "log-delayed-items" in " ".join(shown.because)
+    assert command(["atlas", "umount-no-empty-commit", "--history", "--out", str(tmp_path)]) == 1
+    assert "a history wants a script, and a time" in capsys.readouterr().err

@@ -136,6 +136,17 @@ def _scripted(
     row: Row, quick: Mapping[str, int | float], costs: Machine
 ) -> dict[str, dict[str, _Side]]:  # fmt: skip
     """Run the script of a row on both sides, and time it on each device."""
+    sides: dict[str, dict[str, _Side]] = {}
+    for name, behaviour in row.sides.items():
+        for device, side in _on_side(row, behaviour, quick, costs).items():
+            sides.setdefault(device, {})[name] = side
+    return {device: both for device, both in sides.items() if len(both) == len(row.sides)}
+
+
+def _on_side(
+    row: Row, behaviour: str, quick: Mapping[str, int | float], costs: Machine
+) -> dict[str, _Side]:  # fmt: skip
+    """Run the script of a row on one side, by device."""
     # its parser and its jobs are an extra
     from btrfs_model.scripts.run import script
     from btrfs_model.scripts.variables import numbers, with_numbers
@@ -143,18 +154,31 @@ def _scripted(
     if unknown := set(quick) - set(numbers(row.script)):
         raise BtrfsModelError(f"quick: {min(unknown)} is no number that the script sets once")
     text = with_numbers(row.script, {name: int(value) for name, value in quick.items()})
-    sides: dict[str, dict[str, _Side]] = {}
-    for name, behaviour in row.sides.items():
-        first = row.devices[0] if row.devices else ""
-        result = script(text, behaviour=behaviour, machine=costs, device=first)
-        result.close()
-        if result.status:
-            last = result.output.decode(errors="replace").strip().split("\n")[-1]
-            raise BtrfsModelError(f"the script ends with status {result.status}: {last}")
-        reads = any(one.cold is not None for one in result.calls)
-        for device in row.devices or (UNNAMED if reads else (MEMORY,)):
-            sides.setdefault(device, {})[name] = _of_script(result, device, costs, row)
-    return {device: both for device, both in sides.items() if len(both) == len(row.sides)}
+    first = row.devices[0] if row.devices else ""
+    result = script(text, behaviour=behaviour, machine=costs, device=first)
+    result.close()
+    if result.status:
+        last = result.output.decode(errors="replace").strip().split("\n")[-1]
+        raise BtrfsModelError(f"the script ends with status {result.status}: {last}")
+    reads = any(one.cold is not None for one in result.calls)
+    devices = row.devices or (UNNAMED if reads else (MEMORY,))
+    return {device: _of_script(result, device, costs, row) for device in devices}
+
+
+def seconds_of(
+    row: Row, behaviour: str, figures: Sequence[Figure], quick: Mapping[str, int | float],
+    costs: Machine,
+) -> list[float]:  # fmt: skip
+    """Return the seconds of some times of a row on one kernel, on its first device; NaN for none.
+
+    Raises
+    ------
+    BtrfsModelError
+        When the script fails there.
+    """
+    side = next(iter(_on_side(row, behaviour, quick, costs).values()))
+    made = [side.part(one.region, one.call).time for one in figures]
+    return [float("nan") if one is None else one.seconds for one in made]
 
 
 def _of_script(result: ScriptResult, device: str, costs: Machine, row: Row) -> _Side:
