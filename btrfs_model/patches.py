@@ -246,9 +246,15 @@ class Patch(StrEnum):
         "delayed directory items go into the tree in batches of up to a leaf",
     )
     LOG_BULK_INSERT = (
-        "log-bulk-insert", "da1b811fcd4b", "5.16",
-        "btrfs: use single bulk copy operations when logging directories",
+        "log-bulk-insert", "eb10d85ee77f", "5.16",
+        "btrfs: insert items in batches when logging a directory when possible",
         "items of a directory go into the log in one insertion for each run of a leaf",
+        Asked.PYTHON,
+    )
+    LOG_BULK_COPY = (
+        "log-bulk-copy", "da1b811fcd4b", "5.16",
+        "btrfs: use single bulk copy operations when logging directories",
+        "items of a directory that go into the log together are copied with one call",
         Asked.PYTHON,
     )
     LZO_ANY_SIZE = (

@@ -104,6 +104,7 @@ enum bm_counter {
 	BM_WORK_log_leaves_uncached_8m,
 	BM_WORK_log_entries_visited,
 	BM_WORK_log_dentries_got,
+	BM_WORK_copy_extent_buffer,
 	BM_WORK_log_leaves_written,
 	BM_WORK_log_nodes_written,
 	/* walks of the model itself */

@@ -22,6 +22,8 @@ Where no function of the kernel stands for what is counted, the name says what i
 - ``log_entries_visited``: entries in the leaves of a directory that is logged, old ones too.
 - ``log_dentries_got``: inodes of new entries that ``log_new_dir_dentries()`` and
   ``log_new_delayed_dentries()`` get (``btrfs_iget()``), to see whether they have to be logged.
+- ``copy_extent_buffer``: copies of entries of a directory from a leaf of the subvolume into one of
+  the log.
 - ``btrfs_search_forward``: its calls in ``log_new_dir_dentries()``.
 - ``log_leaves_written``, ``log_nodes_written``: tree blocks that ``btrfs_sync_log()`` writes, with
   the leaf of the tree of the logs and its item.
@@ -66,7 +68,8 @@ NAMES: Final = (
     "find_extent_clone", "send_extent_data", "btrfs_log_inode", "btrfs_sync_log",
     "log_items_copied", "log_bytes_copied", "log_leaves_entered", "log_leaves_uncached",
     "log_leaves_uncached_16m", "log_leaves_uncached_8m",
-    "log_entries_visited", "log_dentries_got", "log_leaves_written", "log_nodes_written",
+    "log_entries_visited", "log_dentries_got", "copy_extent_buffer",
+    "log_leaves_written", "log_nodes_written",
     "leaves_visited", "nodes_visited", "items_visited", "subtrees_skipped",
 )  # fmt: skip
 """Names of the counters: ``enum bm_counter``, held to it by a test."""
@@ -212,3 +215,54 @@ class uncounted:  # noqa: N801 (it stands beside counting())
     def __exit__(self, *_: object) -> None:
         if current_context.get() is _nobody:
             current_context.set(self._before)
+
+
+_apart: ContextVar[dict[str, Work] | None] = ContextVar("functions counted apart", default=None)
+
+
+class apart:  # noqa: N801 (it stands beside counting())
+    """Count by function too what is done inside the ``with`` block, see :class:`function`.
+
+    ``with apart() as found`` gives a dict of :class:`Work` by the names of the functions.
+    """
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> dict[str, Work]:
+        found: dict[str, Work] = {}
+        self._token = _apart.set(found)
+        return found
+
+    def __exit__(self, *_: object) -> None:
+        _apart.reset(self._token)
+
+
+class function:  # noqa: N801 (it stands beside counting())
+    """Count calls of a kernel function, and what it does where somebody counts that apart.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`NAMES`.
+    calls : int
+        How many calls the ``with`` block stands for.
+    """
+
+    __slots__ = ("_calls", "_counting", "_found", "_name", "_work")
+
+    def __init__(self, name: str, calls: int = 1) -> None:
+        self._name, self._calls = name, calls
+
+    def __enter__(self) -> None:
+        self._found = _apart.get()
+        if self._found is not None:
+            _apart.set(None)  # a call inside is a part of it
+            self._counting = counting()
+            self._work = self._counting.__enter__()
+        current().count(self._name, self._calls)
+
+    def __exit__(self, *_: object) -> None:
+        if self._found is not None:
+            self._counting.__exit__()
+            _apart.set(self._found)
+            self._found.setdefault(self._name, Work()).add(self._work)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from btrfs_model.base.whole_file import naming
+from btrfs_model.base.whole_file import naming, whole_file
 from btrfs_model.cli.common import STDOUT, aside, echo, print_table, progress
 from btrfs_model.cli.flags import (
     Command,
@@ -25,8 +25,11 @@ from btrfs_model.cli.flags import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from btrfs_model.experiments.atlas.rows import Row
     from btrfs_model.experiments.atlas.scores import Judged
     from btrfs_model.experiments.replay import Replay
     from btrfs_model.experiments.workloads import Figure
@@ -260,6 +263,7 @@ def _rows() -> tuple[str, ...]:
         "btrfs-model atlas send log --out /tmp/atlas",
         "btrfs-model atlas adf0241868bd",
         "btrfs-model atlas send-skip-own-ref --predict-only predicted.toml",
+        "btrfs-model atlas send-skip-own-ref --scale quick --history",
     ),
 )
 @click.argument("rows", nargs=-1, metavar="[ROW|AREA]...", shell_complete=offers(_rows))
@@ -268,6 +272,9 @@ def _rows() -> tuple[str, ...]:
 @click.option("--predict-only", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Only add what is predicted to FILE, with date, version and a hash of the "
               "model; refused for a row whose figures are entered.")  # fmt: skip
+@click.option("--history", is_flag=True,
+              help="Run the scripts of rows on all releases instead, from 4.16 to 7.3: which made "
+              "them faster, and by which commits. history.csv in DIR has all of it.")  # fmt: skip
 @machine_option
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N",
               help="Rows run at a time; as many as there are processors and free memory for "
@@ -276,8 +283,8 @@ def _rows() -> tuple[str, ...]:
                "DIR", name="out", default="out/atlas", show_default=True)  # fmt: skip
 @json_option("Print all rows of atlas.csv instead, one JSON object a line.")
 def atlas(
-    rows: tuple[str, ...], scale: str, predict_only: Path | None, machine: str | None,
-    jobs: int | None, out: Path, as_json: bool,
+    rows: tuple[str, ...], scale: str, predict_only: Path | None, history: bool,
+    machine: str | None, jobs: int | None, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Show what commits buy: by their messages, and by the model on both sides of each.
 
@@ -296,6 +303,9 @@ def atlas(
     from btrfs_model.experiments.report.atlas import HEADINGS, flat, write
 
     wanted = chosen(rows)
+    if history:
+        _history(wanted, scale, machine, out, as_json=as_json)
+        return
     if predict_only is not None:
         for row in wanted:
             row.refuse_prediction()
@@ -315,6 +325,25 @@ def atlas(
     print_table(pd.DataFrame([flat(one) for one in judged], columns=list(HEADINGS)))
     _print_scores(judged)
     aside(f"Written to {out}: {', '.join(file.name for file in files)}")
+
+
+def _history(
+    wanted: Sequence[Row], scale: str, machine: str | None, out: Path, *, as_json: bool
+) -> None:  # fmt: skip
+    """Print what rows take on all releases, and write it."""
+    import pandas as pd
+
+    from btrfs_model.experiments.atlas.history import changes, history
+    from btrfs_model.experiments.results import to_csv
+
+    with progress() as step:
+        found = pd.concat([history(row, scale, machine, step) for row in wanted])
+    out.mkdir(parents=True, exist_ok=True)
+    with whole_file(out / "history.csv") as file:
+        file.write(to_csv(found))
+    shown = found if as_json else changes(found)
+    print_table(shown.astype(object).where(shown.notna(), None), as_json=as_json)
+    aside(f"Written to {out / 'history.csv'}: all releases")
 
 
 def _print_scores(judged: list[Judged]) -> None:

@@ -71,7 +71,9 @@ def _variables(_: click.Context, __: click.Parameter, value: tuple[str, ...]) ->
 @click.option("--jobs-order", default=0, metavar="SEED",
               help="Background jobs take turns: another number is another order.")  # fmt: skip
 @device_option(
-    default="", help="What logs are written to; without it, no time is waited for a device."
+    default="",
+    help="What logs are written to, and tree blocks read from after a mount; without it, nothing "
+    "is waited for.",
 )
 @machine_option
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="PAGE.html",

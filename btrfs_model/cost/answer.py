@@ -69,8 +69,9 @@ class Cold:
 
     @property
     def amounts(self) -> dict[str, int]:
-        """What costs are paid for; see :func:`amounts_of_reads`."""
-        return amounts_of_reads(self.rows)
+        """What costs are paid for, of reads of a device; see :func:`amounts_of_reads`."""
+        there = slice(None) if self.physical is None else self.physical >= 0
+        return amounts_of_reads(self.rows[there])
 
 
 def physical_of(image: Image, read: NDArray[Any]) -> NDArray[np.int64]:

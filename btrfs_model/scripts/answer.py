@@ -6,15 +6,20 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
+from btrfs_model.cost.causes import BLOCKS_AWAITED
 from btrfs_model.cost.prediction import NoCostError, Prediction, Ratio, predict, ratio
 from btrfs_model.scripts.steps import Ran, Reading
+
+if TYPE_CHECKING:
+    from btrfs_model.cost.device import Device
+    from btrfs_model.scripts.steps import Step
 
 _TIMES: Final = re.compile(
     r"\d+(?:\.\d+)?(?=\s*(?:ms|us|ns|milliseconds|microseconds|nanoseconds|seconds|secs?|s)\b)|"
@@ -67,20 +72,37 @@ class Region:
         return f"{'line' if self.lines[0] == self.lines[1] else 'lines'} {self.where}"
 
 
-def regions(result: Ran) -> list[Region]:
-    """Return the timed regions of a script, in their order."""
-    found = [_between(result, start, end) for start, end in pairwise(result.readings)]
+def regions(result: Ran, device: Device | None = None) -> list[Region]:
+    """Return the timed regions of a script, in their order.
+
+    Parameters
+    ----------
+    result : ScriptResult
+        What became of it.
+    device : Device, optional
+        What they wait for, in place of the device that it ran with.
+    """
+    found = [_between(result, start, end, device) for start, end in pairwise(result.readings)]
     return [one for one in found if one is not None]
 
 
-def whole(result: Ran) -> Region | None:
+def whole(result: Ran, device: Device | None = None) -> Region | None:
     """Return all that a script did as one region; None where it called nothing."""
     lines = [one.line for one in result.calls]
     start = Reading(min(lines, default=1), 0.0, 0, 0)
-    return _between(result, start, Reading(max(lines, default=1), 0.0, len(lines), 0))
+    return _between(result, start, Reading(max(lines, default=1), 0.0, len(lines), 0), device)
 
 
-def _between(result: Ran, start: Reading, end: Reading) -> Region | None:
+def waits_of(calls: Iterable[Step], device: Device | None) -> float:
+    """Return the nanoseconds that calls wait, for the device that they ran with or for another."""
+    if device is None:
+        return sum(one.waits for one in calls)
+    return sum(one.waits_on(device, (one.seconds or 0.0) - one.waits / 1e9) for one in calls)
+
+
+def _between(
+    result: Ran, start: Reading, end: Reading, device: Device | None
+) -> Region | None:  # fmt: skip
     """Return what is between two readings; None where nothing was called."""
     calls = result.calls[start.calls : end.calls]
     if not calls:
@@ -91,14 +113,15 @@ def _between(result: Ran, start: Reading, end: Reading) -> Region | None:
     names = Counter(one.what.split(" ")[0] for one in calls)
     told = [f"{count:,} {name}" if count > 1 else name for name, count in names.items()]
     shown = ", ".join(told[:_SEVERAL]) + (" ..." if len(told) > _SEVERAL else "")
-    waits = sum(one.waits for one in calls)
+    waits = waits_of(calls, device)
     without = sorted({one.what.split(" ")[0] for one in calls if one.seconds is None})
     try:
         time = predict(result.machine, work, waits)
         without += time.without
     except NoCostError:
         time = None
-    depends = _depends(work, end.commits - start.commits, waits, result.device, without)
+    name = result.device if device is None else device.name
+    depends = _depends(work, end.commits - start.commits, waits, name, without)
     lines = start.line, end.line
     return Region(lines, shown, dict(work), waits, time, tuple(without), depends)
 
@@ -113,6 +136,8 @@ def _depends(
         told.append(f"device {device}")
     elif (syncs or commits) and not device:
         told.append("no device named: not waited for")
+    elif work.get(BLOCKS_AWAITED):
+        told.append("no device named: read from memory")
     if commits:
         told.append("1 commit" if commits == 1 else f"{commits:,} commits")
         told[-1] += ", not waited for" if device else ""

@@ -18,6 +18,7 @@ from btrfs_model.cost.device import Device as DiskModel
 from btrfs_model.cost.machine import Machine
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
+from btrfs_model.scripts.cold import Blocks
 from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
 from btrfs_model.scripts.find import DEVICE
 from btrfs_model.scripts.mounted import Mounted, MountedFile
@@ -70,6 +71,8 @@ class Device:
     """Nanoseconds since 1970 when it was mounted last."""
     transid: int = 0
     """The transaction that runs, when commits were counted last."""
+    blocks: Blocks | None = None
+    """Tree blocks that are in memory; None: all."""
 
 
 class Computer(Record):
@@ -88,7 +91,7 @@ class Computer(Record):
     program : callable
         Finds a program by its name.
     disk : Device, optional
-        What logs are written to; without it nothing is waited for.
+        What logs are written to and tree blocks read from; without it nothing is waited for.
     collects : bool
         Whether files that loops make are made together.
     jobs_order : int
@@ -100,9 +103,9 @@ class Computer(Record):
         program: Callable[[str], Callable[[Computer, Shell, list[str]], int] | None],
         disk: DiskModel | None = None, collects: bool = True, jobs_order: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__(costs)
+        super().__init__(costs, disk)
         self.collects = collects
-        self.behaviour, self.size, self.disk = behaviour, size, disk
+        self.behaviour, self.size = behaviour, size
         self.left, self.program = steps, program
         self.jobs, self._turn = Jobs(self, jobs_order), 0
         self.tree = Tree()
@@ -431,6 +434,9 @@ class Computer(Record):
         if data.strip() not in (b"1", b"2", b"3", b"4"):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         self.flush()
+        if data.strip() != b"2":
+            for mounted in self.mounts.values():
+                mounted.forget()
 
     def _mounts(self) -> bytes:
         lines = [f"{one.source} {one.where} btrfs {one.shown()} 0 0\n"

@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.scripts.cold import Blocks
 from btrfs_model.scripts.collected import Collected, listed
 from btrfs_model.scripts.files import Stat, fail
 from btrfs_model.scripts.subvolumes import TOP, named
@@ -24,6 +26,7 @@ from btrfs_model.shell.streams import Stream
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.scripts.computer import Computer, Device
+    from btrfs_model.scripts.steps import Step
 
 _SECTOR: Final = 512
 _BLOCK: Final = 4096
@@ -96,9 +99,22 @@ class Mounted:
         fs = device.filesystem
         fs.clock = max(fs.clock, device.clock, int(self.computer.now * 10**9))
         superblock = fs.image.superblock
+        self.forget()
         if not self.is_read_only and superblock.uuid_tree_generation != superblock.generation:
             # what a kernel does first on a filesystem that it does not know is for a commit
             start_transaction(fs)
+
+    def forget(self) -> None:
+        """Have no more tree blocks in memory than after a mount."""
+        self.device.blocks = Blocks(self.made.image.superblock.generation)
+
+    def reading(self, path: str, step: Step) -> AbstractContextManager[None]:
+        """Note in a call on a file which tree blocks it reads; a path from the top."""
+        fs, blocks = self.fs, self.device.blocks
+        if blocks is None:
+            return nullcontext()
+        with uncounted():
+            return blocks.reading(fs, find(fs, path).root, step)
 
     def bound(self, path: str, where: str) -> Mounted:
         """Return a mount of a directory of this one."""

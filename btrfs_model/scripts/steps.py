@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from btrfs_model.base.counters import counting
+from btrfs_model.base.counters import apart, counting
 from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.prediction import NoCostError, predict
+from btrfs_model.cost.writing import log_sync
 from btrfs_model.mount.mount import START as MOUNT_START
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
+
+    from btrfs_model.cost.answer import Cold
+    from btrfs_model.cost.device import Device
 
 START: Final = MOUNT_START / 1e9
 """Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""
@@ -34,6 +40,22 @@ class Step:
     """What was read, written, sent or received by it."""
     errno: int = 0
     """Of the error that it returned."""
+    cold: Cold | None = None
+    """Tree blocks that it read."""
+    log: NDArray[np.int64] | None = None
+    """Bytes of the device that the blocks of a log were written to, where there is one."""
+    nodesize: int = 0
+    functions: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What functions of the kernel did in it, of those that are counted apart."""
+
+    def waits_on(self, device: Device, computed: float) -> float:
+        """Return the nanoseconds of waiting for a device beside so many seconds of computing."""
+        waits = 0.0
+        if self.cold is not None and self.cold.physical is not None:
+            waits += self.cold.on(device).waits(computed)
+        if self.log is not None:
+            waits += log_sync(device, self.log, self.nodesize)
+        return waits
 
 
 class Reading(NamedTuple):
@@ -69,10 +91,12 @@ class Record:
     ----------
     costs : Machine
         What work costs.
+    disk : Device, optional
+        What is waited for; nothing is without it.
     """
 
-    def __init__(self, costs: Machine) -> None:
-        self.costs = costs
+    def __init__(self, costs: Machine, disk: Device | None = None) -> None:
+        self.costs, self.disk = costs, disk
         self.now = START
         self.line = 0
         self.steps: list[Step] = []
@@ -92,17 +116,19 @@ class Record:
         self.flush()
         step = Step(self.line if line is None else line, what, None, {})
         first, failed = len(self.steps), None
-        with counting() as counted:
+        with counting() as counted, apart() as functions:
             try:
                 yield step
             except OSError as error:
                 failed, step.errno = error, error.errno or 0
         work = dict(counted)
+        step.functions = {name: dict(one) for name, one in functions.items()}
         for one in self.steps[first:]:  # what calls inside it did is theirs
             work = {name: work[name] - one.work.get(name, 0) for name in work}
         step.work = {**{name: count for name, count in work.items() if count}, **step.work}
         step.seconds = self._predicted(step.work)
         self.now += step.seconds or 0.0
+        self.wait(step)
         self.steps.append(step)
         if failed is not None:
             failed.has_row = True  # type: ignore[attr-defined]
@@ -129,9 +155,10 @@ class Record:
             error.has_row = True  # type: ignore[attr-defined]
         return error
 
-    def wait(self, step: Step, nanoseconds: float | Callable[[float], float]) -> None:
+    def wait(self, step: Step) -> None:
         """Add what a call waits for the device."""
-        computed = step.seconds or 0.0
-        step.waits = nanoseconds(computed) if callable(nanoseconds) else nanoseconds
-        step.seconds = computed + step.waits / 1e9
-        self.now += step.waits / 1e9
+        if self.disk is not None:
+            computed = step.seconds or 0.0
+            step.waits = step.waits_on(self.disk, computed)
+            step.seconds = computed + step.waits / 1e9 if step.waits else step.seconds
+            self.now += step.waits / 1e9

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,10 +12,15 @@ import pytest
 
 from btrfs_model.base.errors import BtrfsModelError, UnknownNameError
 from btrfs_model.cli import run as command
+from btrfs_model.cost.device import load as load_device
+from btrfs_model.experiments.atlas.history import changes, history
+from btrfs_model.experiments.atlas.intervals import fitted, widening
 from btrfs_model.experiments.atlas.predictions import Predicted, Value, add, read
 from btrfs_model.experiments.atlas.rows import AREAS, KEPT_BACK, all_rows, chosen, load
 from btrfs_model.experiments.atlas.runs import run
 from btrfs_model.experiments.atlas.scores import EQUAL, judge, scores
+from btrfs_model.scripts.answer import regions
+from btrfs_model.scripts.run import script
 
 ROW = """
 title = "a title"
@@ -61,7 +67,8 @@ LONG = {"log-prealloc-full"}  # seconds each
 
 
 @pytest.mark.claim(
-    "Exact figures of the atlas come out as the messages report them, or the row says why not."
+    "Exact figures of the atlas come out as the messages report them, or the row says why not; "
+    "calls of functions come out as a kernel's are counted."
 )
 @pytest.mark.parametrize(
     "name",
@@ -71,7 +78,7 @@ def test_exact_rows_come_out(name: str) -> None:
     (row,) = chosen([name])
     made = run(row)
     for one in row.figures:
-        if one.kind == "exact" and one.entered:
+        if one.kind in ("exact", "count") and one.entered:
             now = made.values[one.name]
             equal = one.before in (None, now.before) and one.after in (None, now.after)
             assert equal != bool(one.why), one.name
@@ -87,6 +94,57 @@ def test_ratios_at_quick_scale(name: str) -> None:
             assert value.low and value.ratio and value.high
             assert 1 < value.low < value.ratio < value.high
     assert made.hangs
+
+
+COLD = """
+mkfs.btrfs -q -f /dev/sdi
+mount /dev/sdi /mnt
+for ((i = 0; i < 1500; i++)); do xfs_io -f -c "pwrite $((i * 8192)) 4K" /mnt/f > /dev/null; done
+time filefrag /mnt/f
+umount /mnt
+mount /dev/sdi /mnt
+time filefrag /mnt/f
+time filefrag /mnt/f
+echo 3 > /proc/sys/vm/drop_caches
+time filefrag /mnt/f
+"""
+
+
+@pytest.mark.claim("A script waits for the tree blocks that a send or FIEMAP reads after a mount.")
+def test_what_is_not_in_memory_is_read() -> None:
+    result = script(COLD, device="samsung-850-evo")
+    made, mounted, again, dropped = regions(result)
+    assert made.waits == again.waits == 0
+    assert mounted.waits == dropped.waits > 0
+    assert mounted.work["blocks_read"] == dropped.work["blocks_read"] > 1
+    disk, other = (regions(result, device) for device in (load_device("deskstar-7k500"), None))
+    assert disk[1].waits > mounted.waits == other[1].waits
+    result.close()
+
+
+def test_a_function_is_counted_apart() -> None:
+    result = script("mkfs.btrfs -q /dev/sdi; mount /dev/sdi /mnt; touch /mnt/f; sync /mnt/f")
+    (fsync,) = (one for one in result.calls if one.what.startswith("fsync"))
+    apart = fsync.functions["btrfs_log_inode"]
+    assert apart["btrfs_log_inode"] == fsync.work["btrfs_log_inode"]
+    assert "btrfs_sync_log" in fsync.work and "btrfs_sync_log" not in apart
+    result.close()
+
+
+def test_fitted_intervals_know_the_others() -> None:
+    rows = [row for row in all_rows() if row.predicted and not row.known]
+    more = widening(rows)
+    assert more is not None and more > 0
+    assert widening(rows[:1]) is None
+    (row,) = (one for one in rows if one.name == "log-delayed-items")
+    assert row.predicted is not None
+    value = row.predicted.figures["fsyncs"]
+    ends = fitted(row, value)
+    assert ends is not None and value.low and value.high
+    assert ends[0] < value.low < value.high < ends[1]
+    # the worst one takes no part in its own
+    others = widening(one for one in rows if one is not row)
+    assert others is not None and others <= more
 
 
 def test_quick_turns_numbers(tmp_path: Path) -> None:
@@ -184,3 +242,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     known = next(row.name for row in all_rows() if row.known)
     assert command(["atlas", known, "--predict-only", str(tmp_path / "p.toml")]) == 1
     assert "nothing is predicted any more" in capsys.readouterr().err
+
+
+def test_the_history_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+    (row,) = chosen(["log-delayed-items"])
+    row = replace(row, script=row.script.replace("FILES=10000", "FILES=20"), quick={})
+    found = history(replace(row, script=row.script.replace("EVERY=100", "EVERY=10")), "full", None,
+                    told.append)  # fmt: skip
+    assert len(found) == len(set(found.release)) > 30
+    # releases that differ in nothing run once
+    assert len({one for one in told if " - " not in one}) < len(found)
+    shown = changes(found)
+    assert 1 < len(shown) < len(found)
+    assert "log-delayed-items" in " ".join(shown.because)
+    assert command(["atlas", "umount-no-empty-commit", "--history", "--out", str(tmp_path)]) == 1
+    assert "a history wants a script, and a time" in capsys.readouterr().err

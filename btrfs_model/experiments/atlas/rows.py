@@ -44,6 +44,7 @@ _KEYS: Final = {
 }  # fmt: skip
 _FIGURE: Final = {
     "name", "kind", *_PLACES, "unit", "before", "after", "below", "above", "entered", "why",
+    "kernel", "quick",
 }  # fmt: skip
 
 
@@ -75,6 +76,10 @@ class Figure:
         When.
     why : str
         Why it is not what is predicted, where that is known.
+    kernel : str
+        Which kernel it was counted in; empty: it is the message's.
+    quick : bool
+        Whether it is of the quick scale.
     """
 
     name: str
@@ -90,6 +95,8 @@ class Figure:
     above: float
     entered: date | None
     why: str
+    kernel: str = ""
+    quick: bool = False
 
     @property
     def ratio(self) -> Ratio | None:
@@ -109,7 +116,8 @@ class Figure:
         if self.call:
             return f"time of all calls {self.call}"
         what = self.counter or "time"
-        return f"{what} of region {self.region}" if self.region else f"{what} of all"
+        of = f"{what} of region {self.region}" if self.region else f"{what} of all"
+        return f"{of}, counted in {self.kernel}" if self.kernel else of
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +205,7 @@ class Row:
 
     def refuse_prediction(self) -> None:
         """Refuse to predict what is known: raises BtrfsModelError for a row with figures."""
-        if self.known or any(one.entered for one in self.figures):
+        if self.known or any(one.entered for one in self.figures if not one.kernel):
             raise BtrfsModelError(
                 f"{self.name}: its figures are entered or known, nothing is predicted any more"
             )
@@ -277,7 +285,7 @@ def _in_order(path: Path, row: Row) -> None:
     if len({one.name for one in row.figures}) < len(row.figures):
         raise BtrfsModelError(f"{path}: two figures have one name")
     for number, one in enumerate(row.figures, 1):
-        if one.entered is None or row.known:
+        if one.entered is None or row.known or one.kernel:
             continue
         place = f"{path}: figure {number}: entered"
         if row.predicted is None or one.name not in row.predicted.figures:
@@ -359,4 +367,5 @@ def _figure(path: Path, number: int, table: Mapping[str, Any]) -> Figure:
     return Figure(
         wanted(path, table, "name", str, place), kind, region, call, line, counter, unit,
         before, after, below, above, entered, str(table.get("why", "")),
+        str(table.get("kernel", "")), _flag(path, table, "quick"),
     )  # fmt: skip

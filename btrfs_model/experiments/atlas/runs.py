@@ -6,13 +6,14 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.version import __version__
+from btrfs_model.cost.device import load as load_device
 from btrfs_model.cost.machine import Machine, chosen
 from btrfs_model.cost.pipe import through_a_pipe
 from btrfs_model.cost.prediction import NoCostError, Prediction, Ratio, predict, ratio
@@ -22,9 +23,12 @@ from btrfs_model.experiments.replay import run as replay
 from btrfs_model.experiments.workloads.timed import MEMORY, Timed, yes_no
 
 if TYPE_CHECKING:
+    from btrfs_model.scripts.run import ScriptResult
     from btrfs_model.scripts.steps import Step
 
 QUICK: Final = "quick"
+UNNAMED: Final = ("samsung-850-evo", "deskstar-7k500", MEMORY)
+"""What tree blocks may be read from where a message names no device. The first tells the time."""
 _NO_TIME: Final = "nothing of its work has a cost"
 
 
@@ -113,12 +117,10 @@ def run(row: Row, scale: str = "full", machine: str | Machine | None = None) -> 
     """
     costs, began = chosen(machine), time.monotonic()
     quick = row.quick if scale == QUICK else {}
-    run_side = _scripted if row.script else _replayed
+    run_row = _scripted if row.script else _replayed
     found = Run(row, costs.name, not quick)
     try:
-        by_device = {
-            device or MEMORY: run_side(row, quick, costs, device) for device in row.devices or ("",)
-        }
+        by_device = run_row(row, quick, costs)
         for one in row.figures:
             found.values[one.name], why = _value(one, list(by_device.values()))
             if why:
@@ -131,47 +133,74 @@ def run(row: Row, scale: str = "full", machine: str | Machine | None = None) -> 
 
 
 def _scripted(
-    row: Row, quick: Mapping[str, int | float], costs: Machine, device: str
-) -> dict[str, _Side]:
+    row: Row, quick: Mapping[str, int | float], costs: Machine
+) -> dict[str, dict[str, _Side]]:  # fmt: skip
+    """Run the script of a row on both sides, and time it on each device."""
+    sides: dict[str, dict[str, _Side]] = {}
+    for name, behaviour in row.sides.items():
+        for device, side in _on_side(row, behaviour, quick, costs).items():
+            sides.setdefault(device, {})[name] = side
+    return {device: both for device, both in sides.items() if len(both) == len(row.sides)}
+
+
+def _on_side(
+    row: Row, behaviour: str, quick: Mapping[str, int | float], costs: Machine
+) -> dict[str, _Side]:  # fmt: skip
+    """Run the script of a row on one side, by device."""
     # its parser and its jobs are an extra
-    from btrfs_model.scripts.answer import regions, whole
     from btrfs_model.scripts.run import script
     from btrfs_model.scripts.variables import numbers, with_numbers
 
     if unknown := set(quick) - set(numbers(row.script)):
         raise BtrfsModelError(f"quick: {min(unknown)} is no number that the script sets once")
     text = with_numbers(row.script, {name: int(value) for name, value in quick.items()})
-    sides = {}
-    for name, behaviour in row.sides.items():
-        result = script(text, behaviour=behaviour, machine=costs, device=device)
-        result.close()
-        if result.status:
-            last = result.output.decode(errors="replace").strip().split("\n")[-1]
-            raise BtrfsModelError(f"the script ends with status {result.status}: {last}")
-        all_of_it = whole(result)
-        if all_of_it is None:
-            raise BtrfsModelError("the script calls nothing")
-        every, *parts = (
-            _part(one.work, one.waits, one.depends, costs, row)
-            for one in (all_of_it, *regions(result))
-        )
-        printed = result.output.decode(errors="replace")
-        calls = _by_call(result.calls, every.depends, costs, row)
-        sides[name] = _Side(every, parts, printed, calls)
-    return sides
+    first = row.devices[0] if row.devices else ""
+    result = script(text, behaviour=behaviour, machine=costs, device=first)
+    result.close()
+    if result.status:
+        last = result.output.decode(errors="replace").strip().split("\n")[-1]
+        raise BtrfsModelError(f"the script ends with status {result.status}: {last}")
+    reads = any(one.cold is not None for one in result.calls)
+    devices = row.devices or (UNNAMED if reads else (MEMORY,))
+    return {device: _of_script(result, device, costs, row) for device in devices}
 
 
-def _by_call(
-    steps: Iterable[Step], depends: Sequence[str], costs: Machine, row: Row
-) -> dict[str, _Part]:
-    """Return what all calls of a name come to, by that name."""
+def seconds_of(
+    row: Row, behaviour: str, figures: Sequence[Figure], quick: Mapping[str, int | float],
+    costs: Machine,
+) -> list[float]:  # fmt: skip
+    """Return the seconds of some times of a row on one kernel, on its first device; NaN for none.
+
+    Raises
+    ------
+    BtrfsModelError
+        When the script fails there.
+    """
+    side = next(iter(_on_side(row, behaviour, quick, costs).values()))
+    made = [side.part(one.region, one.call).time for one in figures]
+    return [float("nan") if one is None else one.seconds for one in made]
+
+
+def _of_script(result: ScriptResult, device: str, costs: Machine, row: Row) -> _Side:
+    """Return what a script came to, its times on a device."""
+    from btrfs_model.scripts.answer import regions, waits_of, whole
+
+    on = None if device == MEMORY else load_device(device)
+    all_of_it = whole(result, on)
+    if all_of_it is None:
+        raise BtrfsModelError("the script calls nothing")
+    every, *parts = (_part(one.work, one.waits, one.depends, costs, row)
+                     for one in (all_of_it, *regions(result, on)))  # fmt: skip
+    by_call: dict[str, list[Step]] = {}
     work: dict[str, Counter[str]] = {}
-    waits: dict[str, float] = {}
-    for one in steps:
+    for one in result.calls:
         name = one.what.split(" ")[0]
-        work.setdefault(name, Counter()).update(one.work)
-        waits[name] = waits.get(name, 0.0) + one.waits
-    return {name: _part(of, waits[name], depends, costs, row) for name, of in work.items()}
+        by_call.setdefault(name, []).append(one)
+        for function, counted in [(name, one.work), *one.functions.items()]:
+            work.setdefault(function, Counter()).update(counted)
+    calls = {name: _part(counted, waits_of(by_call.get(name, ()), on), every.depends, costs, row)
+             for name, counted in work.items()}  # fmt: skip
+    return _Side(every, parts, result.output.decode(errors="replace"), calls)
 
 
 def _part(
@@ -188,10 +217,9 @@ def _part(
 
 
 def _replayed(
-    row: Row, quick: Mapping[str, int | float], costs: Machine, device: str
-) -> dict[str, _Side]:
-    """Replay the workload of a row on the sides of its commit."""
-    del device  # a workload knows its own
+    row: Row, quick: Mapping[str, int | float], costs: Machine
+) -> dict[str, dict[str, _Side]]:  # fmt: skip
+    """Replay the workload of a row, which knows its devices, on the sides of its commit."""
     one = replay(
         row.workload, quick.get("scale", "full"), machine=costs,
         behaviour_before=row.sides["before"], behaviour_after=row.sides["after"],
@@ -203,7 +231,7 @@ def _replayed(
         parts = [_of_timed(timed, costs, row) for timed in one.outcome.timed
                  if timed.side == name and timed.beside]  # fmt: skip
         sides[name] = _Side(_Part(counts, None), parts)
-    return sides
+    return {MEMORY: sides}
 
 
 def _of_timed(timed: Timed, costs: Machine, row: Row) -> _Part:

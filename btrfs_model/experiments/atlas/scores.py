@@ -10,6 +10,7 @@ from typing import Final
 
 import pandas as pd
 
+from btrfs_model.experiments.atlas.intervals import fitted
 from btrfs_model.experiments.atlas.predictions import Value
 from btrfs_model.experiments.atlas.rows import Figure, Row
 from btrfs_model.experiments.atlas.runs import Run
@@ -33,11 +34,13 @@ COLUMNS: Final = {
     "ratio": Column("float64", "", "Before over after, of two times, as it is judged."),
     "low": Column("float64", "", "Lower end of the 90 % interval of that."),
     "high": Column("float64", "", "Upper end of it."),
+    "fitted_low": Column("float64", "", "Lower end of it, fitted to how far others were off."),
+    "fitted_high": Column("float64", "", "Upper end of that."),
     "now_before": Column("float64", "see unit; s", "What this run came to, before the commit."),
     "now_after": Column("float64", "see unit; s", "What this run came to, after it."),
     "now_ratio": Column("float64", "", "Before over after, of this run."),
     "is_full": Column("bool", "", "Whether this run had the size of the message."),
-    "known": Column("bool", "", "Whether the figure was known while the model was built."),
+    "known": Column("bool", "", "Whether the figure was known before, or a kernel's."),
     "predicted_on": Column("string", "", "When it was predicted, before it was looked up."),
     "entered": Column("string", "", "When what the message reports was entered."),
     "version": Column("string", "", "Version of the model that predicted."),
@@ -86,9 +89,14 @@ class Judged:
     verdict: str
 
     @property
+    def fitted(self) -> tuple[float, float] | None:
+        """The interval of a ratio, fitted to the other rows."""
+        return fitted(self.row, self.value) if self.figure.kind == "ratio" else None
+
+    @property
     def is_blind(self) -> bool:
         """Whether it was predicted before the figure was looked up."""
-        return not self.row.known
+        return not (self.row.known or self.figure.kernel)
 
 
 def judge(runs: Iterable[Run]) -> list[Judged]:
@@ -98,8 +106,8 @@ def judge(runs: Iterable[Run]) -> list[Judged]:
 
 def _judged(run: Run, one: Figure) -> Judged:
     row, now = run.row, run.values[one.name]
-    values: Mapping[str, Value] = run.values if run.is_full else {}
-    if not row.known:
+    values: Mapping[str, Value] = run.values if run.is_full != one.quick else {}
+    if not (row.known or one.kernel):
         values = {} if row.predicted is None else row.predicted.figures
     value = values.get(one.name)
     if one.entered is None:
@@ -159,13 +167,14 @@ def table(judged: Iterable[Judged]) -> pd.DataFrame:
 
 def _cells(one: Judged) -> tuple[object, ...]:
     row, figure, now = one.row, one.figure, one.now
-    value, predicted = one.value or Value(), None if row.known else row.predicted
+    value, predicted = one.value or Value(), row.predicted if one.is_blind else None
     reported = figure.ratio if figure.kind == "ratio" else None
     return (
         row.name, row.commit, row.release, row.date.year, row.area, figure.name, figure.kind,
         figure.unit, figure.before, figure.after, value.before, value.after,
-        reported and reported.value, value.ratio, value.low, value.high, now.before, now.after,
-        now.ratio, one.run.is_full, row.known, str(predicted.date) if predicted else "",
+        reported and reported.value, value.ratio, value.low, value.high,
+        *(one.fitted or (None, None)), now.before, now.after,
+        now.ratio, one.run.is_full, not one.is_blind, str(predicted.date) if predicted else "",
         str(figure.entered or ""), predicted.version if predicted else "",
         predicted.model if predicted else "", one.error, one.verdict,
     )  # fmt: skip
@@ -179,7 +188,7 @@ _GROUPS: Final[dict[str, Callable[[Judged], str]]] = {
 }
 SCORES: Final = (
     "by", "of", "figures", "exact", "equal", "ratios", "median error", "worst error", "covered",
-    "order right",
+    "covered fitted", "order right",
 )  # fmt: skip
 
 
@@ -198,8 +207,8 @@ def scores(judged: Sequence[Judged], *, known: bool = False) -> pd.DataFrame:
     pandas.DataFrame
         ``exact`` and ``equal``: how many figures of a kind exact or count there are, and how many
         are equal. ``ratios``: how many, with ``median error`` and ``worst error`` (fractions), how
-        many are ``covered`` by their 90 % interval, and of how many the model says rightly which
-        side takes longer.
+        many are ``covered`` by their 90 % interval and by the fitted one, and of how many the model
+        says rightly which side takes longer.
     """
     there = [one for one in judged
              if one.is_blind != known and one.verdict not in (OPEN, SMALLER)]  # fmt: skip
@@ -218,8 +227,14 @@ def _score(of: Sequence[Judged]) -> tuple[object, ...]:
         len(of), len(counts), sum(one.verdict == EQUAL for one in counts), len(ratios),
         float(pd.Series(errors).median()) if errors else None, max(errors, default=None),
         sum(one.verdict == INSIDE for one in ratios),
+        sum(_is_in_fitted(one) for one in ratios),
         sum(_order_is_right(one) for one in ratios),
     )  # fmt: skip
+
+
+def _is_in_fitted(one: Judged) -> bool:
+    told, ends = one.figure.ratio, one.fitted
+    return told is not None and ends is not None and ends[0] <= told.high and told.low <= ends[1]
 
 
 def _order_is_right(one: Judged) -> bool:

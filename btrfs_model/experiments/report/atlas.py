@@ -27,11 +27,11 @@ from btrfs_model.experiments.results import to_csv, to_parquet
 HEADINGS: Final = ("commit", "figure", "reported", "predicted", "now", "verdict")
 TITLES: Final = {
     "Predicted before the figures were looked up": False,
-    "Known while the model was built": True,
+    "Known while the model was built, or counted in a kernel": True,
 }
 """Of the tables of scores, and whether they are of figures that were known."""
 SCORES: Final = ("of", "figures", "counts", "equal", "ratios", "median error", "worst error",
-                 "inside 90 %", "order right")  # fmt: skip
+                 "inside 90 %", "inside fitted", "order right")  # fmt: skip
 
 
 def write(runs: Sequence[Run], out: Path) -> list[Path]:
@@ -82,19 +82,32 @@ def cells(one: Judged) -> tuple[Cell, ...]:
     verdict = one.verdict if one.error is None else f"{one.verdict}, {percent(one.error)}"
     why = one.run.untold.get(one.figure.name, "")
     return (
-        {"message": one.row, "name": one.row.name, "case": "(known)" if one.row.known else ""},
+        {"message": one.row, "name": one.row.name, "case": _from(one)},
         one.figure.name,
         reported(one.figure),
-        shown(one.figure, one.value),
+        shown(one.figure, one.value) + _fitted(one),
         shown(one.figure, one.now) + size,
         [verdict.removesuffix(", exact"), why] if why else verdict.removesuffix(", exact"),
     )
 
 
+def _from(one: Judged) -> str:
+    """Say why a figure was not predicted."""
+    if one.figure.kernel:
+        return f"({one.figure.kernel})"
+    return "(known)" if one.row.known else ""
+
+
+def _fitted(one: Judged) -> str:
+    if one.fitted is None:
+        return ""
+    return f", fitted {times(one.fitted[0])} to {times(one.fitted[1])}"
+
+
 def flat(one: Judged) -> tuple[str, ...]:
     """Return the cells of a figure for a terminal."""
     others = cells(one)[1:]
-    name = one.row.name + (" (known)" if one.row.known else "")
+    name = f"{one.row.name} {_from(one)}".rstrip()
     return name, *(cell if isinstance(cell, str) else "; ".join(cell) for cell in others)
 
 
@@ -131,10 +144,10 @@ def score_rows(judged: Sequence[Judged], *, known: bool = False) -> list[tuple[s
     found = scores(judged, known=known).astype(object)
     rows = []
     for by, of, *numbers in found.where(pd.notna(found), None).itertuples(index=False):
-        figures, exact, equal, ratios, median, worst, covered, order = numbers
+        figures, exact, equal, ratios, median, worst, covered, fitted, order = numbers
         rows.append((
             of if by in ("all", "kind") else f"{by} {of}", str(figures), str(exact), str(equal),
             str(ratios), *("" if one is None else f"{one:.1%}" for one in (median, worst)),
-            *(str(one) if ratios else "" for one in (covered, order)),
+            *(str(one) if ratios else "" for one in (covered, fitted, order)),
         ))  # fmt: skip
     return rows

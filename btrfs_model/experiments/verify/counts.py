@@ -41,6 +41,7 @@ _Told = tuple[Path, dict[str, int]]
 EXCEPTIONS = {
     "submit_bio": "of the block layer",
     "btrfs_search_forward": "only those of log_new_dir_dentries() are counted",
+    "copy_extent_buffer": "only those of entries that go into a log are counted",
     "get_cur_inode_path": "of later kernels; before, part of who called it",
     "fiemap_fill_next_extent": "of the VFS",
     **{name: "no function: it says what it is" for name in NAMES

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.base.counters import current
+from btrfs_model.base.counters import current, function
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import log_tree_id
@@ -141,9 +141,9 @@ class PlainFiles:
         if len(fs.delayed) != self._delayed:
             self._scan()
         rows = self._rows[start:end]
-        log_files(fs.writer, log_tree_id(self._root), self._columns, rows)
-        current().count("btrfs_log_inode", len(rows))
-        self._count_searches(len(rows))
+        with function("btrfs_log_inode", len(rows)):
+            log_files(fs.writer, log_tree_id(self._root), self._columns, rows)
+            self._count_searches(len(rows))
         for ino in self._columns["objectid"][rows].tolist() if self._loaded else ():
             if ino in self._live:
                 state = self._live[ino].log

@@ -190,7 +190,10 @@ def process_dir_items_leaf(
             ctx.log_new_dentries = True
         batch.append((index, payload))
     if batch:
-        _insert_entries(fs, inode, batch, bulk=Patch.LOG_BULK_INSERT in fs.behaviour)
+        bulk = Patch.LOG_BULK_INSERT in fs.behaviour
+        one = bulk and Patch.LOG_BULK_COPY in fs.behaviour
+        current().count("copy_extent_buffer", 1 if one else len(batch))
+        _insert_entries(fs, inode, batch, bulk=bulk)
         if batch[-1][0] <= inode.log.last_dir_index_offset:
             raise ForceCommit
         inode.log.last_dir_index_offset = batch[-1][0]

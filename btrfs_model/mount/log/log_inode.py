@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.base.counters import counting, current, uncounted
+from btrfs_model.base.counters import counting, current, function, uncounted
 from btrfs_model.mount.bulk.log_new_files import PlainFiles
 from btrfs_model.mount.delayed_inode import run_inode, run_node
 from btrfs_model.mount.inode import iget
@@ -83,8 +83,7 @@ def log_inode(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> 
     Raises ForceCommit: when a commit has to be made instead.
     Raises OSError: the same, and the log is not whole any more.
     """
-    current().count("btrfs_log_inode")
-    with events.log_inode(fs, inode, ctx, exists=exists):
+    with function("btrfs_log_inode"), events.log_inode(fs, inode, ctx, exists=exists):
         _log_inode(fs, inode, ctx, exists)
 
 

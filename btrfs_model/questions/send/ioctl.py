@@ -166,6 +166,7 @@ def send(
     explain: bool = False,
     estimate: bool = False,
     to: BinaryIO | None = None,
+    cached: Iterable[int] = (),
 ) -> SendResult:
     """Send a read-only subvolume as ``BTRFS_IOC_SEND`` does.
 
@@ -202,6 +203,8 @@ def send(
         nothing goes to `to`.
     to : binary file, optional
         Where to write the stream; without it ``result.data`` is the stream.
+    cached : iterable of int
+        Logical addresses of tree blocks that are in memory besides those that a mount leaves there.
 
     Returns
     -------
@@ -231,7 +234,8 @@ def send(
     )  # fmt: skip
     opened = [root for root in (request.snapshot, request.parent) if root is not None]
     try:
-        commands, work, reads = run(request, blocks_after_mount(fs, opened, request.behaviour))
+        there = blocks_after_mount(fs, opened, request.behaviour).union(cached)
+        commands, work, reads = run(request, there)
     except OSError as error:
         error.partial = sink.data()  # type: ignore[attr-defined]
         raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from btrfs_model.cost.writing import log_sync
+from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.scripts.files import Stat, TreeFile, fail
 from btrfs_model.scripts.mounted import MountedFile
@@ -260,8 +260,9 @@ def fsync(computer: Computer, path: str, *, data_only: bool = False) -> str:
     with computer.timed(f"fsync {path}") as step:
         call = fs.fdatasync if data_only else fs.fsync
         how = call(mounted.inside(inside))
-    if how == "log" and computer.disk is not None:
-        computer.wait(step, log_sync(computer.disk, _log_places(mounted, inside), fs.nodesize))
+        if how == "log" and computer.disk is not None:
+            with uncounted():
+                step.log, step.nodesize = _log_places(mounted, inside), fs.nodesize
     return how
 
 

@@ -152,6 +152,7 @@ def _overwrite(fs: Mount, log: int, columns: Columns) -> None:
     if Patch.LOG_BULK_INSERT in fs.behaviour:
         _copy_leaves(fs, log, select(columns, new), np.diff(new) == 1)
     else:
+        current().count("copy_extent_buffer", len(new))
         copy_each(fs.writer, log, select(columns, new))
 
 
@@ -161,6 +162,9 @@ def _copy_leaves(fs: Mount, log: int, columns: Columns, beside: Mask) -> None:
     for name in ("objectid", "type", "offset"):
         keys[name] = columns[name]
     beside &= np.diff(columns["block"]) == 0
+    runs = 1 + int(np.count_nonzero(~beside))
+    bulk = Patch.LOG_BULK_COPY in fs.behaviour
+    current().count("copy_extent_buffer", runs if bulk else len(keys))
     starts = [0, *(np.flatnonzero(~beside) + 1).tolist(), len(keys)]
     for start, end in itertools.pairwise(starts):
         part = select(columns, slice(start, end))

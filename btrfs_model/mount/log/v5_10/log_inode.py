@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from btrfs_model.base.counters import current
+from btrfs_model.base.counters import function
 from btrfs_model.mount.delayed_inode import run_inode, run_node
 from btrfs_model.mount.files.file_item import Extent
 from btrfs_model.mount.inode import iget
@@ -52,7 +52,13 @@ def log_inode_old(
     Raises ForceCommit: when a commit has to be made instead.
     Raises OSError: the same, and the log is not whole any more.
     """
-    current().count("btrfs_log_inode")
+    with function("btrfs_log_inode"):
+        _log_inode(fs, inode, ctx, exists, recursive)
+
+
+def _log_inode(
+    fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool, recursive: bool
+) -> None:  # fmt: skip
     node = fs.delayed.node(inode.root, inode.ino)
     if node is not None and inode.is_dir:
         run_node(fs, node)

@@ -118,17 +118,21 @@ def _stream(
         before = decoded(find_good_parent(fs, sent, known).path)
     if before is not None and before not in clones:
         clones.append(before)
+    blocks = mounted.device.blocks
     with computer.timed(f"send {path}") as step:
         try:
             result = send_snapshot(
                 fs, inside, before, clones or None, behaviour=computer.behaviour, proto=proto,
                 compressed=compressed, no_file_data="--no-data" in given, to=to,
+                cached=blocks.addresses if blocks else (),
             )  # fmt: skip
         except OSError as error:
             step.bytes = len(getattr(error, "partial", b""))
             raise
         step.work.update(result.work)
         step.bytes = result.size
+        if blocks is not None and result.cold is not None:
+            blocks.read(step, result.cold)
     return bytes(result.data or b"")
 
 

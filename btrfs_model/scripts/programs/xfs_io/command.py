@@ -311,7 +311,7 @@ def _seek(shell: Shell, file: OpenFile, words: list[str]) -> int:
     mounted, path = file.on
     size = file.size
     fs = mounted.fs
-    with file.computer.timed("lseek"):
+    with file.computer.timed("lseek") as step, mounted.reading(path, step):
         table = fiemap_mounted(fs, path)
     data = [(first, min(size, first + length)) for first, _, length, flags in fiemap_rows(table)
             if not flags & _UNWRITTEN]  # fmt: skip
@@ -359,7 +359,7 @@ def _fiemap(shell: Shell, file: OpenFile, words: list[str]) -> int:
     mounted, path = file.on
     start = size_of(words[0], block=BLOCK) if words else 0
     end = start + size_of(words[1], block=BLOCK) if len(words) > 1 else None
-    with file.computer.timed("fiemap"):
+    with file.computer.timed("fiemap") as step, mounted.reading(path, step):
         table = fiemap_mounted(mounted.fs, path, sync=True)
     style = "xfs_io -v" if "v" in given else "xfs_io -l" if "l" in given else "xfs_io"
     text = fiemap_text(table, file.shown, file.size, style=style, start=start, end=end)

@@ -29,8 +29,9 @@ def _filefrag(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         try:
             size = mounted.stat(inside).size
             table: pd.DataFrame
-            with computer.timed("fiemap"):
-                table = fiemap_mounted(mounted.fs, mounted.inside(inside), sync="s" in given)
+            top = mounted.inside(inside)
+            with computer.timed("fiemap") as step, mounted.reading(top, step):
+                table = fiemap_mounted(mounted.fs, top, sync="s" in given)
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 say(shell, f"open: {reason(error)}\n")
