@@ -16,7 +16,7 @@ from btrfs_model.behaviour import preset_of, version
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.data import stored_files
-from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model
+from btrfs_model.experiments.verify.sides import Ran, in_the_kernel, in_the_model
 from btrfs_model.kernels.choice import start
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -91,6 +91,16 @@ SCENARIOS: dict[str, list[list[Any]]] = {
         ["create", "f"], ["write", "f", 0, 8192, 1], ["create", "g"], ["write", "g", 0, 8192, 2],
         ["dedupe", "f", 0, 4096, "g", 0], ["sync"],
     ],
+    "fsync of a directory that is gone": [
+        ["mkfs", _MKFS], ["mount", "noatime"],
+        ["mkdir", "d"], ["sync"], ["open", "d", "h"], ["rmdir", "d"], ["fsyncfd", "h"],
+        ["create", "g"], ["fsync", "g"],
+    ],
+    "calls on quota groups at a limit": [
+        ["mkfs", _MKFS], ["mount", "noatime"], ["quota_enable"], ["create", "f"], ["sync"],
+        ["qgroup_limit", "0/5", 1, -1], ["qgroup_create", "1/1"], ["qgroup_limit", "0/5", -1, -1],
+        ["sync"],
+    ],
 }  # fmt: skip
 
 
@@ -100,8 +110,8 @@ def scenario_of(name: str) -> Scenario:
     return Scenario(name, steps, hex_values=True)
 
 
-def left(fs: Filesystem, ended: list[str]) -> dict[str, Any]:
-    """Return how the calls ended and what is there then: files, and how old roots are."""
+def left(fs: Filesystem, ran: Ran) -> dict[str, Any]:
+    """Return how the calls ended, what fsyncs came to, and what is there: files, ages of roots."""
     files = {
         path: [[hashlib.sha256(one).hexdigest() if isinstance(one, bytes) else int(one)
                 for one in row] for row in rows]
@@ -109,13 +119,13 @@ def left(fs: Filesystem, ended: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     generations = {number: fs.tree(number).generation for number in fs.subvolume_ids}
     ages = {str(number): max(generations.values()) - one for number, one in generations.items()}
-    return {"ended": ended, "files": files, "ages": ages}
+    return {"ended": ran.ended, "synced": ran.synced, "files": files, "ages": ages}
 
 
 def in_model(name: str, behaviour: str) -> dict[str, Any]:
     """Carry a scenario out in the model."""
     with in_the_model(scenario_of(name), behaviour) as (fs, ran):
-        return left(fs, ran.ended)
+        return left(fs, ran)
 
 
 def record(which: str) -> Path:
@@ -128,7 +138,7 @@ def record(which: str) -> Path:
             stack.callback(image.unlink, missing_ok=True)
             ran = in_the_kernel(kernel, scenario_of(name), image)
             with Filesystem.open(image) as fs:
-                found[name] = left(fs, ran.ended)
+                found[name] = left(fs, ran)
         path = HERE / f"linux-{'.'.join(map(str, version(kernel.release)))}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     return path

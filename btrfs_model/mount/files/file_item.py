@@ -11,7 +11,8 @@ import errno
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeVarTuple
 
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.log_tree import need_full_sync
@@ -32,6 +33,8 @@ _INLINE_HEAD: Final = FILE_EXTENT_HEAD.size
 # offsets inside of a regular file extent item
 _GENERATION: Final = 0
 _OFFSET: Final = 37
+
+_Rest = TypeVarTuple("_Rest")
 
 
 def align(value: int, size: int) -> int:
@@ -180,7 +183,8 @@ def note_modified(
 ) -> None:
     """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``).
 
-    It changed in the transaction `generation`, or in the running one when that is None.
+    It changed in the transaction `generation`, or in the running one when that is None. Its map is
+    not joined with those beside it (``try_merge_map()``), as it waits for an fsync.
     """
     inode.log.modified.append((generation or fs.transid, start, end))
 
@@ -194,17 +198,38 @@ def forget_modified(inode: LiveInode, start: int, end: int) -> None:
     ]
 
 
+def modified_maps(inode: LiveInode) -> list[tuple[int, int, int]]:
+    """Return the maps that wait for an fsync, ascending: start, end, transaction.
+
+    Of what was replaced the parts around it are left.
+    """
+    noted = [(start, end, transid) for transid, start, end in inode.log.modified]
+    ascending = sorted(noted)
+    if all(one[1] <= other[0] for one, other in pairwise(ascending)):
+        return ascending
+    maps: list[tuple[int, int, int]] = []
+    for one in noted:
+        _replace(maps, one)
+    return maps
+
+
 def add_hole_map(inode: LiveInode, start: int, end: int) -> None:
     """Have the map of a hole in memory, in place of what was there.
 
     It waits for an fsync, and so it is not joined with the hole beside it (``try_merge_map()``).
     """
-    maps = inode.hole_maps
+    _replace(inode.hole_maps, (start, end))
+
+
+def _replace(maps: list[tuple[int, int, *_Rest]], new: tuple[int, int, *_Rest]) -> None:
+    """Put a map in its place among others, which are disjoint and ascending."""
+    start, end, *_ = new
     first, last = bisect_left(maps, (start,)), bisect_left(maps, (end,))
     if first and maps[first - 1][1] > start:
         first -= 1
-    kept = [part for one in maps[first:last] for part in _outside(*one, start, end)]
-    maps[first:last] = sorted([*kept, (start, end)])
+    kept = [(*part, *one[2:]) for one in maps[first:last]
+            for part in _outside(one[0], one[1], start, end)]  # fmt: skip
+    maps[first:last] = sorted([*kept, new])
 
 
 def forget_hole_maps(inode: LiveInode, start: int, end: int) -> None:

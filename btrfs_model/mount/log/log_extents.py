@@ -18,6 +18,7 @@ from btrfs_model.mount.files.file_item import (
     align,
     extent_key,
     extents_between,
+    modified_maps,
     pack_regular,
 )
 from btrfs_model.mount.live_inode import LiveInode
@@ -101,7 +102,8 @@ def log_changed_extents(fs: Mount, inode: LiveInode, logged_before: bool) -> Non
     Raises OSError: EFBIG when there are too many.
     """
     size = inode.i_size
-    ranges = _joined([(a, b) for transid, a, b in inode.log.modified if transid == fs.transid])
+    maps = modified_maps(inode)
+    ranges = [(start, end) for start, end, transid in maps if transid == fs.transid]
     inode.log.modified.clear()
     inode.hole_maps = _joined(inode.hole_maps)
     pieces = [piece for low, high in ranges for piece in _pieces(fs, inode, low, high)]
