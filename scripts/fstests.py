@@ -25,7 +25,7 @@ RESULTS = ROOT / "docs/fstests.csv"
 PAGE = ROOT / "docs/how-to/script.md"
 GROUPS = {"send", "log", "snapshot", "clone", "fiemap"}
 SETTINGS = {
-    "FSTYP": "btrfs", "TEST_DEV": "/dev/test", "TEST_DIR": "/mnt/test",
+    "FSTYP": "btrfs", "LOGWRITES_DEV": "/dev/sdl", "TEST_DEV": "/dev/test", "TEST_DIR": "/mnt/test",
     "SCRATCH_DEV": "/dev/scratch", "SCRATCH_MNT": "/mnt/scratch", "RESULT_DIR": "/tmp/results",
 }  # fmt: skip
 GOLDEN = "golden output"

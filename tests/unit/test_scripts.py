@@ -425,6 +425,62 @@ def test_a_device_that_drops_writes() -> None:
     assert b"remove ioctl on flaky failed: Device or resource busy" in result.stderr
 
 
+@pytest.mark.claim(
+    "A log of writes has each state that a crash leaves: every one mounts, and is clean."
+)
+def test_a_device_that_notes_writes() -> None:
+    text = """
+        size=$(blockdev --getsz /dev/sdb)
+        dmsetup create lw --table "0 $size log-writes /dev/sdb /dev/sdc"
+        mkfs.btrfs -q -f /dev/mapper/lw; dmsetup message lw 0 mark mkfs; mount /dev/mapper/lw /mnt
+        for i in 1 2 3; do echo $i > /mnt/f$i; xfs_io -c fsync /mnt/f$i; done
+        mkdir /mnt/d; sync; dmsetup message lw 0 mark synced; touch /mnt/never; umount /mnt
+        dmsetup remove lw; log="replay-log --log /dev/sdc"
+        $log --replay /dev/sdd --end-mark mkfs; mount /dev/sdd /mnt; echo /mnt/*; umount /mnt
+        n=0
+        while n=$($log --find --next-fua --start-entry $n 2> /dev/null); do
+            n=$((${n%@*} + 1)); $log --replay /dev/sdd --limit $n
+            btrfs check /dev/sdd > /dev/null && mount /dev/sdd /mnt && echo /mnt/*; umount /mnt
+        done
+        $log --replay /dev/sdd --end-mark synced; mount /dev/sdd /mnt; echo /mnt/*; umount /mnt
+        $log --replay /dev/sde --check fua --fsck 'btrfs check /dev/sde > /dev/null && echo clean'
+    """
+    lines = bm.script(text, size=1 << 30).stdout.decode().splitlines()
+    files = "/mnt/f1 /mnt/f2 /mnt/f3"
+    synced = f"/mnt/d {files}"
+    assert lines == [
+        "/mnt/*", "/mnt/f1", "/mnt/f1 /mnt/f2", files, synced, f"{synced} /mnt/never", synced,
+        *["clean"] * 5,
+    ]  # fmt: skip
+
+
+def test_who_sleeps_lets_a_thread_commit() -> None:
+    text = """
+        mkfs.btrfs -q -f /dev/sdb; mount -o commit=1 /dev/sdb /mnt; echo data > /mnt/f
+        sleep %s; power_failure; cat /mnt/f; ls /mnt
+    """
+    # names with the transaction, data when they have waited for long
+    told = [bm.script(text % seconds).stdout.decode().split() for seconds in ("0.5", "2", "40")]
+    assert told == [[], ["f"], ["data", "f"]]
+
+
+def test_volumes_and_parts_of_devices() -> None:
+    text = """
+        dmsetup create meta --table "0 4096 linear /dev/sdb 10240"
+        dmsetup create data --table "0 409600 linear /dev/sdb 14336"
+        dmsetup create pool --table "0 409600 thin-pool /dev/mapper/meta /dev/mapper/data 128 1"
+        dmsetup create vol --table "0 819200 thin /dev/mapper/pool 7"
+        dmsetup message pool 0 "create_thin 7"
+        dmsetup create vol --table "0 819200 thin /dev/mapper/pool 7"
+        blockdev --getsz /dev/mapper/vol; blockdev --getsz /dev/mapper/data
+    """
+    result = bm.script(text)
+    assert result.stdout.split() == [b"819200", b"409600"]
+    assert b"create ioctl on vol failed: No data available" in result.stderr
+    with pytest.raises(UnknownError, match="a part of a device is known for linear alone"):
+        bm.script('dmsetup create x --table "0 8 log-writes /dev/sdb /dev/sdc"')
+
+
 def test_sums_of_trees() -> None:
     text = MADE + (
         "cd /mnt/sdb; mkdir d; echo a > d/a; ln -s a d/l; setfattr -n user.x -v y d/a\n"
