@@ -101,6 +101,8 @@ class Mount(Filesystem):
     `quotas` (Quotas): the quota groups.
     `dirty_files` (dict): files with data that wait for writeback, in the order in which they became
     dirty, by subvolume and inode number.
+    `nameless` (dict): open files that were made without a name (O_TMPFILE), by a path that stands
+    for each.
     `dirty_bytes` (DirtyBytes): how much waits for writeback.
     `pending_snapshots` (list of callable): the snapshots that the next commit takes.
     `in_transaction` (bool): whether a call started a transaction since the last commit.
@@ -175,6 +177,7 @@ class Mount(Filesystem):
         self.reservations = Reservations(self.writer)
         self.quotas = Quotas()
         self.dirty_files: dict[tuple[int, int], LiveInode] = {}
+        self.nameless: dict[bytes, LiveInode] = {}
         self.dirty_bytes = DirtyBytes()
         self.pending_snapshots: list[Callable[[], None]] = []
         self.umask = 0o022

@@ -137,7 +137,8 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         ("true\nmkfs.btrfs --nope /dev/sdb\n", "line 2: mkfs.btrfs: --nope: this option is"),
         (MADE + "btrfs balance start /mnt/sdb\n", "line 2: btrfs balance start: nothing balances"),
         (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
-        (MADE + "xfs_io -T -c 'pwrite 0 1' /mnt/sdb\n", "line 2: xfs_io: -T: this option is not"),
+        (MADE + "timeout 1 sleep 2\n", "line 2: timeout 1: the command takes longer"),
+        (MADE + "sudo -u nobody ls\n", "line 2: sudo -u nobody ls: say a command, for root"),
         (MADE + "xfs_io -f -c 'pwrite -B 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite: -B"),
         (MADE + "cd /mnt/sdb; touch n; chattr +C n; xfs_io -d -c 'pwrite -q -b 64K 0 64K' n\n"
          "xfs_io -d -c 'pwrite -N -V 1 -b 64K 0 64K' n\n", "line 3: xfs_io: .*may not wait"),
@@ -452,6 +453,43 @@ def test_a_device_that_notes_writes() -> None:
         "/mnt/*", "/mnt/f1", "/mnt/f1 /mnt/f2", files, synced, f"{synced} /mnt/never", synced,
         *["clean"] * 5,
     ]  # fmt: skip
+
+
+@pytest.mark.claim("A file that has no name yet gets one by a link, or is gone after a crash.")
+def test_files_without_a_name() -> None:
+    text = """
+        mkfs.btrfs -q -f /dev/sdb; mount /dev/sdb /mnt; mkdir /mnt/d; cd /mnt
+        xfs_io -T -c "pwrite 0 64K" -c fsync -c stat . | grep -e size -e ino; ls -A .
+        xfs_io -T -c "pwrite -q -S 0xab 0 8K" -c "flink d/x" -c fsync d; stat -c "%s %h" d/x
+        xfs_io -T -c "pwrite -q 0 8K" -c "flink d/x" .; xfs_io -T -c "pwrite 0 1" /mnt/d/x
+        power_failure; cd /; find /mnt; touch /mnt/n; stat -c %i /mnt/n
+        umount /mnt; btrfs check /dev/sdb &> /dev/null && echo clean
+    """
+    result = bm.script(text)
+    assert result.stdout.decode().split() == [
+        "stat.ino", "=", "258", "stat.size", "=", "65536", "d", "8192", "1", "/mnt", "/mnt/d",
+        "/mnt/d/x", "260", "clean",
+    ]  # fmt: skip
+    assert result.stderr == b"flink: File exists\n/mnt/d/x: Not a directory\n"
+
+
+def test_programs_that_run_others() -> None:
+    text = MADE + (
+        "sudo mkdir /mnt/sdb/d; nice -n 19 ionice -c 3 touch /mnt/sdb/d/a\n"
+        "timeout 9 ls /mnt/sdb/d\n"
+        "sudo A=1 env | grep ^A; nohup false; echo $?\n"
+    )
+    assert bm.script(text).stdout.split() == [b"a", b"A=1", b"1"]
+
+
+def test_sentences_about_mkfs_are_no_scripts() -> None:
+    prose = "A title\n\nThis:\n\n  would allow mkfs.btrfs to detect\n  more of it\n"
+    with pytest.raises(BtrfsModelError, match="there is no script in it"):
+        scripts_in(prose)
+    one = scripts_in("A title\n\nThis fails:\n\n  $ sudo mkfs.btrfs -f /dev/sda\n  ERROR: no\n")
+    assert [(found.text, found.printed) for found in one] == [
+        ("sudo mkfs.btrfs -f /dev/sda\n", ("ERROR: no",))
+    ]
 
 
 def test_who_sleeps_lets_a_thread_commit() -> None:
