@@ -19,6 +19,7 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.scripts.collected import Collected, listed
 from btrfs_model.scripts.files import Stat, fail
 from btrfs_model.scripts.subvolumes import TOP, named
+from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
 
 if TYPE_CHECKING:
@@ -275,6 +276,8 @@ class MountedFile(Stream):
             return
         if stat.S_ISDIR(seen.mode) and mode != "r":
             raise fail(errno.EISDIR, path)
+        if stat.S_ISFIFO(seen.mode):
+            raise UnknownError(f"{path}: a named pipe has no other end here")
         if mode != "r":
             mounted.may_write(path)
         if mode == "w" and seen.size:

@@ -137,6 +137,8 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         ("true\nmkfs.btrfs --nope /dev/sdb\n", "line 2: mkfs.btrfs: --nope: this option is"),
         (MADE + "btrfs balance start /mnt/sdb\n", "line 2: btrfs balance start: nothing balances"),
         (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
+        (MADE + "mkfifo /mnt/sdb/p; echo a > /mnt/sdb/p\n", "line 2: p: a named pipe has no other"),
+        (MADE + "btrfs device add /dev/sdc /mnt/sdb\n", "line 2: btrfs device add: filesystems of"),
         (MADE + "timeout 1 sleep 2\n", "line 2: timeout 1: the command takes longer"),
         (MADE + "sudo -u nobody ls\n", "line 2: sudo -u nobody ls: say a command, for root"),
         (MADE + "xfs_io -f -c 'pwrite -B 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite: -B"),
@@ -471,6 +473,14 @@ def test_files_without_a_name() -> None:
         "/mnt/d/x", "260", "clean",
     ]  # fmt: skip
     assert result.stderr == b"flink: File exists\n/mnt/d/x: Not a directory\n"
+
+
+def test_a_tree_is_dumped_to_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "dump.sh"
+    file.write_text("mkfs.btrfs -q -f /dev/sdb; btrfs inspect-internal dump-tree -t 5 /dev/sdb\n")
+    ran = CliRunner().invoke(cli, ["script", str(file)])
+    assert ran.exit_code == 0, ran.output
+    assert "(256 INODE_REF 256)" in ran.output
 
 
 def test_programs_that_run_others() -> None:
