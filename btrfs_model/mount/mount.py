@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.delayed_node import DelayedItems
@@ -35,6 +35,7 @@ from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE
+from btrfs_model.ondisk.superblock_write import write_superblocks
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image
@@ -61,6 +62,16 @@ class Hooks:
     writeback: Callable[[Mount, list[LiveInode]], None]
 
 
+class Watcher(Protocol):
+    """Who is told in which order a device is written."""
+
+    def flush(self, memory: Memory) -> None:
+        """All that is in the memory is on the device for good, except the superblock."""
+
+    def superblock(self, memory: Memory) -> None:
+        """So is the superblock."""
+
+
 class Mount(Filesystem):
     """A filesystem that is mounted, and what the running transaction knows of it.
 
@@ -85,10 +96,13 @@ class Mount(Filesystem):
     `delayed` (DelayedItems): what reaches the trees with the next commit.
     `tree_logs` (TreeLogs): what fsync writes instead of a commit.
     `traces` (list of Trace): who is told what fsyncs decide.
+    `watcher` (Watcher or None): who is told when the device is flushed.
     `reservations` (Reservations): what calls reserve of the room for metadata.
     `quotas` (Quotas): the quota groups.
     `dirty_files` (dict): files with data that wait for writeback, in the order in which they became
     dirty, by subvolume and inode number.
+    `nameless` (dict): open files that were made without a name (O_TMPFILE), by a path that stands
+    for each.
     `dirty_bytes` (DirtyBytes): how much waits for writeback.
     `pending_snapshots` (list of callable): the snapshots that the next commit takes.
     `in_transaction` (bool): whether a call started a transaction since the last commit.
@@ -159,9 +173,11 @@ class Mount(Filesystem):
         self.delayed = DelayedItems(self.nodesize)
         self.tree_logs = TreeLogs()
         self.traces: list[Trace] = []
+        self.watcher: Watcher | None = None
         self.reservations = Reservations(self.writer)
         self.quotas = Quotas()
         self.dirty_files: dict[tuple[int, int], LiveInode] = {}
+        self.nameless: dict[bytes, LiveInode] = {}
         self.dirty_bytes = DirtyBytes()
         self.pending_snapshots: list[Callable[[], None]] = []
         self.umask = 0o022
@@ -225,6 +241,17 @@ class Mount(Filesystem):
         self.forget()
 
     # ------------------------------------------------------------- superblock, block groups --
+
+    def write_supers(self, raw: RawSuperBlock) -> None:
+        """Write the superblock, behind all else (``write_all_supers()``).
+
+        `raw`: what it says.
+        """
+        if self.watcher is not None:
+            self.watcher.flush(self.memory)
+        write_superblocks(self.memory.buffer, raw)
+        if self.watcher is not None:
+            self.watcher.superblock(self.memory)
 
     def add_incompat(self, bits: int) -> None:
         """Switch incompatible features on; the next commit tells the superblock."""

@@ -24,7 +24,7 @@ WITHOUT_EFFECT: Final = {
     "of the VFS, and not of what is written":
         "rw suid nosuid dev nodev exec noexec symfollow nosymfollow async defaults loop atime "
         "noatime relatime norelatime strictatime diratime nodiratime nolazytime silent loud",
-    "no time passes here, and nothing works beside the calls":
+    "no time passes here but in a script, which takes `commit`, and nothing works beside the calls":
         "commit thread_pool autodefrag noautodefrag skip_balance rescan_uuid_tree",
     "what is free keeps its bytes": "discard nodiscard",
     "the device loses nothing and has all": "barrier nobarrier degraded device usebackuproot "
@@ -224,6 +224,7 @@ class MountOptions:
     `data_sum`, `data_cow`: whether new files have checksums, and are written to new places.
     `ssd`: the way of looking for free space; None: as the device is.
     `flush_on_commit`: a commit writes all data back.
+    `commit_interval`: seconds after which a thread commits, where somebody lets time go by.
     `shown`: the options of btrfs as ``/proc/mounts`` shows them, without the subvolume.
     """
 
@@ -236,6 +237,7 @@ class MountOptions:
     data_cow: bool = True
     ssd: bool | None = None
     flush_on_commit: bool = False
+    commit_interval: int = _COMMIT
     shown: tuple[str, ...] = ()
 
     @classmethod
@@ -271,7 +273,7 @@ class MountOptions:
             parser.compression if "compress" in flags else None,
             "compress-force" in flags, parser.level, inline, "notreelog" not in flags,
             "nodatasum" not in flags, "nodatacow" not in flags, ssd, "flushoncommit" in flags,
-            tuple(_shown(parser, inline)),
+            parser.numbers.get("commit") or _COMMIT, tuple(_shown(parser, inline)),
         )  # fmt: skip
 
 

@@ -40,7 +40,6 @@ from btrfs_model.mount.space.space_info import Granted, Keeps, reserve_items
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_STATS_ITEM, BlockGroupItem
-from btrfs_model.ondisk.superblock_write import write_superblocks
 from btrfs_model.volume.roots import is_subvolume_id
 
 _WRITTEN = 1
@@ -329,4 +328,4 @@ def _write_supers(fs: Mount) -> None:
     )
     roots = {tree: (s.bytenr, s.generation, s.level) for tree, s in states.items()}
     fs.raw_super = store_backup(raw, cell, make_backup(raw, roots))
-    write_superblocks(fs.memory.buffer, fs.raw_super)
+    fs.write_supers(fs.raw_super)

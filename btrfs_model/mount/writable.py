@@ -108,7 +108,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         | {name for calls in (FileCalls, NamespaceCalls, SubvolumeCalls, QuotaCalls)
            for name in vars(calls)
            if not name.startswith("_")}
-    ) - {"flush_delalloc", "fsync_inode", "hold", "release", "vfs_fallocate"}  # fmt: skip
+    ) - {"flush_delalloc", "fsync_inode", "hold", "release", "tmpfile",
+         "vfs_fallocate"}  # fmt: skip
 
     _file_kind: ClassVar = LiveFileObject
 

@@ -191,5 +191,5 @@ class FormWriter:
 
     def flush(self, out: BinaryIO) -> None:
         """Write what is still in the buffer."""
-        out.write(ffi.buffer(self._out, self._filled))
+        out.write(bytes(ffi.buffer(self._out, self._filled)))
         self._filled = 0

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _MANY: Final = 64
 """Files from which on all names of their directory are listed once, in place of looking each up."""
+_MOST: Final = 1 << 17
+"""Files that wait at most: each takes some 500 bytes until it is made."""
 
 
 class CollectedError(Exception):
@@ -36,6 +38,7 @@ class Collected:
         self._modes: dict[str, int] = {}
         """Of files that were cloned."""
         self._known: set[str] = set()
+        self._listed = False
         self._alike: tuple[str, bytes, bool, int, int] | None = None
         """What they have in common: directory, data, whether they are clones, mode, umask."""
         self._line = 0
@@ -82,15 +85,19 @@ class Collected:
             if not parent.is_dir:
                 raise fail(errno.ENOTDIR, path)
             may_write(mounted.fs, parent, path)
-            self._known, self._alike = set(), alike
-        if len(self._names) == _MANY:
+            self._known, self._listed, self._alike = set(), False, alike
+        if len(self._known) == _MANY and not self._listed:
             self._known.update(listed(mounted.made, mounted.inside(folder)))
-        if not name or name in self._known or (len(self._names) < _MANY and self._is_there(path)):
+            self._listed = True
+        if not name or name in self._known or (not self._listed and self._is_there(path)):
             self.flush()
             return False
         if not self._names:
             self._line = computer.line
         self._known.add(name)
+        if len(self._names) == _MOST:
+            self._make(alike)
+            self._alike, self._line = alike, computer.line
         self._names.append(name)
         return True
 
@@ -105,9 +112,11 @@ class Collected:
     def flush(self) -> None:
         """Make the files that were collected."""
         alike, self._alike = self._alike, None
-        if not self._names:
-            return
-        assert alike is not None
+        if alike is not None and self._names:
+            self._make(alike)
+
+    def _make(self, alike: tuple[str, bytes, bool, int, int]) -> None:
+        self._alike = None
         names, self._names = self._names, []
         sources, self._sources, self._modes = self._sources, [], {}
         folder, data, is_clone, mode, umask = alike

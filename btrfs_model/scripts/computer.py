@@ -7,9 +7,11 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from tempfile import _TemporaryFileWrapper
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +21,7 @@ from btrfs_model.cost.machine import Machine
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.scripts.cold import Blocks
+from btrfs_model.scripts.device_log import DISCARD, DeviceLog, Entry
 from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
 from btrfs_model.scripts.find import DEVICE
 from btrfs_model.scripts.mounted import Mounted, MountedFile
@@ -27,6 +30,7 @@ from btrfs_model.scripts.steps import Reading, Record
 from btrfs_model.shell.jobs import Jobs
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
+from btrfs_model.volume.memory import Memory
 
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Builtin, Shell
@@ -73,6 +77,34 @@ class Device:
     """The transaction that runs, when commits were counted last."""
     blocks: Blocks | None = None
     """Tree blocks that are in memory; None: all."""
+    log: DeviceLog | None = None
+    """Where writes to it are noted now."""
+    noted: DeviceLog | None = None
+    """The writes to another device that were noted on it."""
+
+    def memory(self) -> Memory:
+        """Return what is on it, to be changed."""
+        if self.filesystem is not None:
+            return self.filesystem.memory.copy()
+        return Memory(self.size) if self.crashed is None else (
+            Memory.copy_of(self.crashed.name, self.size))  # fmt: skip
+
+    def replay(self, entries: Iterable[Entry], log: DeviceLog) -> None:
+        """Write what was noted of another device; no filesystem in memory is of it then."""
+        if self.crashed is None:
+            self.crashed = tempfile.NamedTemporaryFile(prefix="script-")  # noqa: SIM115
+            self.crashed.truncate(self.size)
+            if self.filesystem is not None:
+                self.filesystem.save_crash(self.crashed.name)
+                self.filesystem.close()
+                self.filesystem = None
+        with Path(self.crashed.name).open("r+b", buffering=0) as file:
+            for entry in entries:
+                if entry.flags & DISCARD:
+                    file.truncate(0)
+                    file.truncate(self.size)
+                elif entry.size:
+                    os.pwrite(file.fileno(), log.data(entry), entry.start)
 
 
 class Computer(Record):
@@ -110,6 +142,8 @@ class Computer(Record):
         self.jobs, self._turn = Jobs(self, jobs_order), 0
         self.tree = Tree()
         self.devices: dict[str, Device] = {}
+        self.parts: dict[tuple[str, int, int], Device] = {}
+        """Parts of devices, and thin volumes, that the device mapper made."""
         self.mapped: dict[str, bool] = {}
         """Devices of the device mapper: whether the table that was loaded loses writes."""
         self.mounts: dict[str, Mounted] = {}
@@ -194,10 +228,12 @@ class Computer(Record):
         """Let time go by, for filesystems too."""
         self.flush()
         self.now += seconds
-        for device in self.devices.values():
+        for device in {id(one): one for one in self.devices.values()}.values():
             device.clock += int(seconds * 10**9)
             if device.filesystem is not None:
                 device.filesystem.clock += int(seconds * 10**9)
+        for mounted in {id(one.device): one for one in self.mounts.values()}.values():
+            mounted.sleep(seconds)
 
     def pipe(self, data: bytes) -> str:
         """Return the path of a file that is read once (``<( )``)."""

@@ -26,6 +26,12 @@ _POWER: Final = re.compile(
 )
 _DIFF: Final = re.compile(r"^(?:---$|diff --git |--- a/|Index: )")
 _BEGINS: Final = re.compile(r"\b(?:mkfs\.btrfs|mkfs\s+-t\s*btrfs|_scratch_mkfs)\b")
+_MAKES: Final = re.compile(
+    r"(?:^|[;&|({!]|\b(?:do|then|else|if|sudo)\b)\s*(?:\w+=\S*\s+)*(?:[\w./$-]*/)?"
+    r"(?:mkfs\.btrfs|mkfs\s+-t\s*btrfs|_scratch_mkfs)(?:\s|$)",
+    re.M,
+)
+"""A command that makes a filesystem, and no sentence about one."""
 _RUN: Final = re.compile(r"(?:sudo\s+)?(?:\./|(?:ba)?sh\s+)\S*\.sh\b|\./\S+")
 _SHOWS: Final = re.compile(r"cat\s+\S+\s*$")
 _COMMAND: Final = re.compile(
@@ -241,7 +247,7 @@ def _prompts(lines: list[str]) -> list[Found]:
         while printed and not printed[-1].strip():
             printed.pop()
         shown = tuple(one for one in printed if one.strip())
-        if len(commands) > 1:
+        if len(commands) > 1 or (commands and _MAKES.search(commands[0])):
             found.append(Found("\n".join(commands) + "\n", start + 1, shown))
     return found
 
@@ -285,7 +291,7 @@ def _paragraphs(lines: list[str]) -> list[Found]:
         printed = [one for one in body if _PRINTED.match(one)]
         body = [one for one in body if one not in printed]
         text = _with_power("\n".join(body).rstrip()) + "\n"
-        if _BEGINS.search(text):
+        if _MAKES.search(text):
             try:
                 parse(text)
             except ShellSyntaxError:

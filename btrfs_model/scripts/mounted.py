@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.names.lookup import find, is_read_only, read_link
-from btrfs_model.mount.transaction import start_transaction
+from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
@@ -21,6 +21,7 @@ from btrfs_model.scripts.cold import Blocks
 from btrfs_model.scripts.collected import Collected, listed
 from btrfs_model.scripts.files import Stat, fail
 from btrfs_model.scripts.subvolumes import TOP, named
+from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _SECTOR: Final = 512
 _BLOCK: Final = 4096
+_WRITTEN_BACK: Final = 35
+"""Seconds after which all data that waited are on their way (``dirty_expire_centisecs``)."""
 _IGNORED: Final = {"rw", "noatime", "relatime", "nodiratime", "loop", "defaults", "strictatime",
                    "exec", "suid", "dev", "nofail", "lazytime"}  # fmt: skip
 
@@ -95,8 +98,9 @@ class Mounted:
             top is None) else top  # fmt: skip
         if self.top and not find(device.filesystem, self.top).is_dir:
             raise fail(errno.ENOENT, self.top)
-        device.filesystem.set_mount_options(",".join(kept))
         fs = device.filesystem
+        fs.watcher = device.log
+        fs.set_mount_options(",".join(kept))
         fs.clock = max(fs.clock, device.clock, int(self.computer.now * 10**9))
         superblock = fs.image.superblock
         self.forget()
@@ -144,6 +148,17 @@ class Mounted:
         else:
             self.fs.sync()
 
+    def sleep(self, seconds: float) -> None:
+        """Do what threads of the kernel do while a script sleeps (``transaction_kthread()``)."""
+        fs = self.fs
+        if seconds < fs.options.commit_interval:
+            return
+        with uncounted():
+            if seconds >= _WRITTEN_BACK:
+                fs.sync()
+            elif fs.in_transaction:
+                commit(fs)
+
     def shown(self) -> str:
         """Return the options as ``/proc/mounts`` shows them."""
         access = "ro" if self.is_read_only else "rw"
@@ -172,6 +187,9 @@ class Mounted:
         with self.device.crashed as file:
             self.device.filesystem = WritableFilesystem.load(
                 file.name, behaviour=behaviour, replay_behaviour=behaviour)  # fmt: skip
+        if self.device.log is not None:
+            self.device.log.flush(self.device.filesystem.memory)
+            self.device.log.superblock(self.device.filesystem.memory)
         self.device.crashed = None
 
     # -------------------------------------------------------------------- made in one call --
@@ -274,6 +292,8 @@ class MountedFile(Stream):
             return
         if stat.S_ISDIR(seen.mode) and mode != "r":
             raise fail(errno.EISDIR, path)
+        if stat.S_ISFIFO(seen.mode):
+            raise UnknownError(f"{path}: a named pipe has no other end here")
         if mode != "r":
             mounted.may_write(path)
         if mode == "w" and seen.size:

@@ -36,6 +36,7 @@ _MODULES: Final = (
     "attributes.acls",
     "attributes.capabilities",
     "device_mapper",
+    "replay_log",
     "xfs_io.filefrag",
     "fstests",
     "stress.fsx_command",

@@ -146,7 +146,7 @@ def _checked(run: Run, line: int) -> Run:
 
 def failed(shell: Shell, line: int) -> None:
     """Do what is due when a command failed that nobody looks at: the trap of ERR, ``set -e``."""
-    if "ERR" in shell.traps and ("errtrace" in shell.options or not shell.function_names):
+    if "ERR" in shell.traps:
         status, shell.line = shell.status, line
         trap = shell.traps.pop("ERR")
         try:

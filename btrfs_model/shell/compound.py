@@ -177,7 +177,7 @@ def _case(node: Node) -> Run:
 
 
 def _decided(node: Node, decide: Callable[[Shell], object], opening: str) -> Run:
-    """Compile ``(( ))`` or ``[[ ]]``: its status is what it decides."""
+    """Compile ``(( ))``, ``let`` or ``[[ ]]``: its status is what it decides."""
     line = line_of(node)
 
     def run(shell: Shell) -> int:
@@ -198,15 +198,7 @@ def _arithmetic(node: Node) -> Run:
 
 def _let(node: Node) -> Run:
     values = [words.expression(one) for one in node["Exprs"]]
-
-    def run(shell: Shell) -> int:
-        found = 0
-        for one in values:
-            found = one(shell)
-        shell.status = int(not found)
-        return shell.status
-
-    return run
+    return _decided(node, lambda shell: [one(shell) for one in values][-1], "let")
 
 
 def _test(node: Node) -> Run:

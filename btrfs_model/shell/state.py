@@ -271,8 +271,9 @@ class Shell:
                 return Array({0: self.name})
             if name == "BASH_LINENO":
                 return Array({0: str(self.line)})
-            if name in _SPECIAL:
-                return Array({0: self.get(name) or ""})
+            special = self.get(name) if name in _SPECIAL else None
+            if special is not None:
+                return Array({0: special})
         return value
 
     def referred(self, name: str) -> str:
@@ -353,9 +354,13 @@ class Shell:
         self.scopes.append(kept)
         self.function_names.append(name)
         self.depth += 1
+        # a function has the trap of ERR that it sets itself
+        trap = None if "errtrace" in self.options else self.traps.pop("ERR", None)
         try:
             yield
         finally:
+            if trap is not None:
+                self.traps.setdefault("ERR", trap)
             self.depth -= 1
             self.function_names.pop()
             self.scopes.pop()
@@ -400,7 +405,7 @@ def _seconds(shell: Shell) -> int:
     return int(shell.world.clock() - shell.began)
 
 
-_SPECIAL: Final[dict[str, Callable[[Shell], str]]] = {
+_SPECIAL: Final[dict[str, Callable[[Shell], str | None]]] = {
     "RANDOM": lambda shell: str(shell.random.next()),
     "SECONDS": lambda shell: str(_seconds(shell)),
     "EPOCHSECONDS": lambda shell: str(int(_read_clock(shell))),
@@ -409,7 +414,7 @@ _SPECIAL: Final[dict[str, Callable[[Shell], str]]] = {
     "PWD": lambda shell: shell.world.cwd,
     "BASHPID": lambda shell: str(1000 + shell.level),
     "BASH_SUBSHELL": lambda shell: str(shell.level),
-    "FUNCNAME": lambda shell: shell.function_names[-1] if shell.function_names else "",
+    "FUNCNAME": lambda shell: shell.function_names[-1] if shell.function_names else None,
     "PIPESTATUS": lambda shell: str(
         shell.pipe_status if isinstance(shell.pipe_status, int) else shell.pipe_status[0]
     ),

@@ -116,6 +116,20 @@ class Memory:
                 memory.buffer[at : at + len(piece)] = piece
         return memory
 
+    def take_changes(self, other: Memory) -> Iterator[tuple[int, memoryview]]:
+        """Become equal to other memory of the same size; yield runs of pages that were not.
+
+        `other`: the memory. What is yielded is where, and its bytes, until the next is asked for.
+        """
+        with memoryview(other.buffer) as there, memoryview(self.buffer) as here:
+            for start, end in _joined([*self._touched(), *other._touched()]):
+                for at in range(start, end, _MANY):
+                    last = min(at + _MANY, end)
+                    for low, high in _different(here[at:last], there[at:last]):
+                        here[at + low : at + high] = there[at + low : at + high]
+                        with there[at + low : at + high] as run:
+                            yield at + low, run
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it to a file, pages of zeros as holes; the file is there whole or not.
 
@@ -272,6 +286,34 @@ def _runs(part: memoryview) -> list[tuple[int, int]]:
     runs = [(low * _PAGE, high * _PAGE) for low, high in _borders(used)]
     if any(part[count * _PAGE :]):
         runs.append((count * _PAGE, len(part)))
+    return runs
+
+
+def _joined(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Join ranges that overlap or touch, in whole pages."""
+    start = end = 0
+    for low, high in sorted(ranges):
+        if low > end:
+            if start < end:
+                yield start, end
+            start = low // _PAGE * _PAGE
+        end = max(end, high)
+    if start < end:
+        yield start, end
+
+
+def _different(one: memoryview, other: memoryview) -> list[tuple[int, int]]:
+    """Return where in two parts of memory pages differ."""
+    size = len(one)
+    count = size // _PAGE
+    with one, other:
+        words = [np.frombuffer(part, np.uint64, count * _WORDS).reshape(count, _WORDS)
+                 for part in (one, other)]  # fmt: skip
+        differ = (words[0] != words[1]).any(axis=1)
+        runs = [(low * _PAGE, high * _PAGE) for low, high in _borders(differ)]
+        if one[count * _PAGE :] != other[count * _PAGE :]:
+            runs.append((count * _PAGE, size))
+        del words
     return runs
 
 

@@ -137,7 +137,10 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         ("true\nmkfs.btrfs --nope /dev/sdb\n", "line 2: mkfs.btrfs: --nope: this option is"),
         (MADE + "btrfs balance start /mnt/sdb\n", "line 2: btrfs balance start: nothing balances"),
         (MADE + "xfs_io -f -c madvise /mnt/sdb/f\n", "line 2: xfs_io: madvise: this command is"),
-        (MADE + "xfs_io -T -c 'pwrite 0 1' /mnt/sdb\n", "line 2: xfs_io: -T: this option is not"),
+        (MADE + "mkfifo /mnt/sdb/p; echo a > /mnt/sdb/p\n", "line 2: p: a named pipe has no other"),
+        (MADE + "btrfs device add /dev/sdc /mnt/sdb\n", "line 2: btrfs device add: filesystems of"),
+        (MADE + "timeout 1 sleep 2\n", "line 2: timeout 1: the command takes longer"),
+        (MADE + "sudo -u nobody ls\n", "line 2: sudo -u nobody ls: say a command, for root"),
         (MADE + "xfs_io -f -c 'pwrite -B 0 1' /mnt/sdb/f\n", "line 2: xfs_io: pwrite: -B"),
         (MADE + "cd /mnt/sdb; touch n; chattr +C n; xfs_io -d -c 'pwrite -q -b 64K 0 64K' n\n"
          "xfs_io -d -c 'pwrite -N -V 1 -b 64K 0 64K' n\n", "line 3: xfs_io: .*may not wait"),
@@ -423,6 +426,107 @@ def test_a_device_that_drops_writes() -> None:
     assert result.stdout.decode().split() == ["/mnt/x", "/mnt/x/a", "/mnt/x/d", "/mnt/x/d/c",
                                               "synced", "a", "d"]  # fmt: skip
     assert b"remove ioctl on flaky failed: Device or resource busy" in result.stderr
+
+
+@pytest.mark.claim(
+    "A log of writes has each state that a crash leaves: every one mounts, and is clean."
+)
+def test_a_device_that_notes_writes() -> None:
+    text = """
+        size=$(blockdev --getsz /dev/sdb)
+        dmsetup create lw --table "0 $size log-writes /dev/sdb /dev/sdc"
+        mkfs.btrfs -q -f /dev/mapper/lw; dmsetup message lw 0 mark mkfs; mount /dev/mapper/lw /mnt
+        for i in 1 2 3; do echo $i > /mnt/f$i; xfs_io -c fsync /mnt/f$i; done
+        mkdir /mnt/d; sync; dmsetup message lw 0 mark synced; touch /mnt/never; umount /mnt
+        dmsetup remove lw; log="replay-log --log /dev/sdc"
+        $log --replay /dev/sdd --end-mark mkfs; mount /dev/sdd /mnt; echo /mnt/*; umount /mnt
+        n=0
+        while n=$($log --find --next-fua --start-entry $n 2> /dev/null); do
+            n=$((${n%@*} + 1)); $log --replay /dev/sdd --limit $n
+            btrfs check /dev/sdd > /dev/null && mount /dev/sdd /mnt && echo /mnt/*; umount /mnt
+        done
+        $log --replay /dev/sdd --end-mark synced; mount /dev/sdd /mnt; echo /mnt/*; umount /mnt
+        $log --replay /dev/sde --check fua --fsck 'btrfs check /dev/sde > /dev/null && echo clean'
+    """
+    lines = bm.script(text, size=1 << 30).stdout.decode().splitlines()
+    files = "/mnt/f1 /mnt/f2 /mnt/f3"
+    synced = f"/mnt/d {files}"
+    assert lines == [
+        "/mnt/*", "/mnt/f1", "/mnt/f1 /mnt/f2", files, synced, f"{synced} /mnt/never", synced,
+        *["clean"] * 5,
+    ]  # fmt: skip
+
+
+@pytest.mark.claim("A file that has no name yet gets one by a link, or is gone after a crash.")
+def test_files_without_a_name() -> None:
+    text = """
+        mkfs.btrfs -q -f /dev/sdb; mount /dev/sdb /mnt; mkdir /mnt/d; cd /mnt
+        xfs_io -T -c "pwrite 0 64K" -c fsync -c stat . | grep -e size -e ino; ls -A .
+        xfs_io -T -c "pwrite -q -S 0xab 0 8K" -c "flink d/x" -c fsync d; stat -c "%s %h" d/x
+        xfs_io -T -c "pwrite -q 0 8K" -c "flink d/x" .; xfs_io -T -c "pwrite 0 1" /mnt/d/x
+        power_failure; cd /; find /mnt; touch /mnt/n; stat -c %i /mnt/n
+        umount /mnt; btrfs check /dev/sdb &> /dev/null && echo clean
+    """
+    result = bm.script(text)
+    assert result.stdout.decode().split() == [
+        "stat.ino", "=", "258", "stat.size", "=", "65536", "d", "8192", "1", "/mnt", "/mnt/d",
+        "/mnt/d/x", "260", "clean",
+    ]  # fmt: skip
+    assert result.stderr == b"flink: File exists\n/mnt/d/x: Not a directory\n"
+
+
+def test_a_tree_is_dumped_to_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "dump.sh"
+    file.write_text("mkfs.btrfs -q -f /dev/sdb; btrfs inspect-internal dump-tree -t 5 /dev/sdb\n")
+    ran = CliRunner().invoke(cli, ["script", str(file)])
+    assert ran.exit_code == 0, ran.output
+    assert "(256 INODE_REF 256)" in ran.output
+
+
+def test_programs_that_run_others() -> None:
+    text = MADE + (
+        "sudo mkdir /mnt/sdb/d; nice -n 19 ionice -c 3 touch /mnt/sdb/d/a\n"
+        "timeout 9 ls /mnt/sdb/d\n"
+        "sudo A=1 env | grep ^A; nohup false; echo $?\n"
+    )
+    assert bm.script(text).stdout.split() == [b"a", b"A=1", b"1"]
+
+
+def test_sentences_about_mkfs_are_no_scripts() -> None:
+    prose = "A title\n\nThis:\n\n  would allow mkfs.btrfs to detect\n  more of it\n"
+    with pytest.raises(BtrfsModelError, match="there is no script in it"):
+        scripts_in(prose)
+    one = scripts_in("A title\n\nThis fails:\n\n  $ sudo mkfs.btrfs -f /dev/sda\n  ERROR: no\n")
+    assert [(found.text, found.printed) for found in one] == [
+        ("sudo mkfs.btrfs -f /dev/sda\n", ("ERROR: no",))
+    ]
+
+
+def test_who_sleeps_lets_a_thread_commit() -> None:
+    text = """
+        mkfs.btrfs -q -f /dev/sdb; mount -o commit=1 /dev/sdb /mnt; echo data > /mnt/f
+        sleep %s; power_failure; cat /mnt/f; ls /mnt
+    """
+    # names with the transaction, data when they have waited for long
+    told = [bm.script(text % seconds).stdout.decode().split() for seconds in ("0.5", "2", "40")]
+    assert told == [[], ["f"], ["data", "f"]]
+
+
+def test_volumes_and_parts_of_devices() -> None:
+    text = """
+        dmsetup create meta --table "0 4096 linear /dev/sdb 10240"
+        dmsetup create data --table "0 409600 linear /dev/sdb 14336"
+        dmsetup create pool --table "0 409600 thin-pool /dev/mapper/meta /dev/mapper/data 128 1"
+        dmsetup create vol --table "0 819200 thin /dev/mapper/pool 7"
+        dmsetup message pool 0 "create_thin 7"
+        dmsetup create vol --table "0 819200 thin /dev/mapper/pool 7"
+        blockdev --getsz /dev/mapper/vol; blockdev --getsz /dev/mapper/data
+    """
+    result = bm.script(text)
+    assert result.stdout.split() == [b"819200", b"409600"]
+    assert b"create ioctl on vol failed: No data available" in result.stderr
+    with pytest.raises(UnknownError, match="a part of a device is known for linear alone"):
+        bm.script('dmsetup create x --table "0 8 log-writes /dev/sdb /dev/sdc"')
 
 
 def test_sums_of_trees() -> None:

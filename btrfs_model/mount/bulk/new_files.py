@@ -59,6 +59,8 @@ from btrfs_model.patches import Patch
 # found, more than that is free, even where leaves are half full.
 _INLINE_BYTES: Final = 1 << 19
 _OF_AN_ITEM: Final = 128
+# bytes of data that are joined to be stored
+_STORED: Final = 16 << 20
 
 Inos = npt.NDArray[np.uint64]
 Infos = Sequence[SpaceInfo | None]
@@ -312,6 +314,6 @@ def _store(fs: Mount, addresses: Inos, blocks: bytes) -> None:
             chunk = fs.image.chunk_at(at)
             assert chunk is not None
             fits = (chunk.end - at) // len(blocks)
-            many = min(left, fits)
+            many = min(left, fits, max(1, _STORED // len(blocks)))
             store_bytes(fs, at, blocks * many)
             at, left = at + many * len(blocks), left - many

@@ -75,10 +75,34 @@ class NamespaceCalls(Mount):
         inode.holders += 1
         return inode
 
+    @about("path")
+    def tmpfile(self, path: Path, mode: int) -> str:
+        """Open a file in a directory without a name for it (O_TMPFILE), until :meth:`release`.
+
+        Returns a path that calls take for it.
+        """
+        directory = find(self, path)
+        if not directory.is_dir:
+            raise fail(errno.ENOTDIR, path)
+        if directory.ino == EMPTY_SUBVOL_DIR:
+            raise fail(errno.EACCES, path)
+        may_write(self, directory, path)
+        inode = namei.create_tmpfile(self, directory, stat.S_IFREG | mode & 0o7777)
+        inode.holders += 1
+        name = b"#%d" % inode.ino
+        while look_up(self, Entry(directory, name, None, path, False)).inode is not None:
+            name += b"#"
+        told = b"/".join([*filter(None, [as_bytes(path).strip(b"/")]), name])
+        self.nameless[told] = inode
+        balance_delayed_items(self)
+        return os.fsdecode(told)
+
     @exclusive
     def release(self, inode: LiveInode) -> None:
-        """Close an inode that :meth:`hold` returned."""
+        """Close an inode that :meth:`hold` or :meth:`tmpfile` opened."""
         inode.holders -= 1
+        if not inode.holders:
+            self.nameless = {path: one for path, one in self.nameless.items() if one is not inode}
         iput(self, inode)
         balance_delayed_items(self)
 

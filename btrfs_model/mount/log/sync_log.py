@@ -46,7 +46,6 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import ROOT_ITEM
-from btrfs_model.ondisk.superblock_write import write_superblocks
 from btrfs_model.patches import Patch
 
 _INODE_REF: Final = int(ItemType.INODE_REF)
@@ -222,7 +221,7 @@ def _sync_log(fs: Mount, root: int) -> None:
     fs.writer.write_log()
     top = fs.writer.tree_state(LOG_ROOT_TREE)
     raw = fs.raw_super._replace(log_root=top.bytenr, log_root_level=top.level)
-    write_superblocks(fs.memory.buffer, raw)
+    fs.write_supers(raw)
     state.last_log_commit = synced
     current().count("btrfs_sync_log")
 

@@ -56,6 +56,8 @@ from btrfs_model.patches import Patch
 
 # item and index of the directory, its inode; the inode and its name
 _LINK_ITEMS: Final = 5
+# item and index of the directory, its inode
+_NAME_ITEMS: Final = 3
 # BTRFS_UNLINK_METADATA_UNITS: the same, and an orphan item
 UNLINK_ITEMS: Final = 6
 HANDED_DOWN: Final = int(InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW)
@@ -93,6 +95,25 @@ def create_inode(fs: Mount, entry: Entry, mode: int, *, rdev: int = 0, size: int
     acl.store_inherited(fs, inode, access, default)
     update_root_times(fs, inode.root)
     add_link(fs, directory, inode, entry.name, inode.dir_index)
+    return inode
+
+
+def create_tmpfile(fs: Mount, directory: LiveInode, mode: int) -> LiveInode:
+    """Make a file without a name, which is an orphan from the start (``btrfs_tmpfile()``).
+
+    `directory`, `mode`: as in :func:`create_inode`.
+    """
+    start_transaction(fs, new_items(directory, mode) - _NAME_ITEMS + 1, root=directory.root)
+    item = _new_item(fs, directory, mode, 0, 0)
+    item.nlink = 0
+    access, default = acl.inherit(fs, directory, item)
+    inode = new_inode(fs, directory.root, item)
+    _inherit_flags(fs, inode, directory)
+    fs.writer.insert(inode.root, inode.key, inode.item.pack())
+    inherit_properties(fs, inode, directory)
+    acl.store_inherited(fs, inode, access, default)
+    update_root_times(fs, inode.root)
+    orphan_add(fs, inode)
     return inode
 
 

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Seconds of a unit."""
+_RUNNERS: Final = {"sudo": ("EHnS", "u"), "nice": ("", "n"), "ionice": ("t", "cnpPu"),
+                   "nohup": ("", ""), "setsid": ("cfw", ""), "stdbuf": ("", "ioe")}  # fmt: skip
+"""Programs that run another, with their options."""
+
 
 def _touch(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "acm", "dtr", long=("date=", "no-create", "reference="),
@@ -115,13 +121,12 @@ def _date(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 
 def _sleep(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
     for one in arguments:
         found = re.fullmatch(r"(\d*\.?\d+)([smhd]?)", one)
         if not found:
             say(shell, f"sleep: invalid time interval '{one}'\n")
             return 1
-        computer.jobs.sleep(float(found[1]) * units[found[2]])
+        computer.jobs.sleep(float(found[1]) * _UNITS[found[2]])
     return 0
 
 
@@ -210,6 +215,33 @@ def _env(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return call(inner, words)
 
 
+def _runner(name: str, flags: str, valued: str) -> Program:
+    """Return a program that runs another, in a way that makes no difference here."""
+
+    def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+        given, words = options(arguments, flags, valued, program_name=name, mixed=False)
+        if given.get("u", "root") != "root" or not (words or {"p", "P"} & set(given)):
+            raise UnknownError(f"{name} {' '.join(arguments)}: say a command, for root")
+        return _env(computer, shell, words) if words else 0
+
+    return run
+
+
+def _timeout(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Run a command that ends in time; where it does not, that is said."""
+    given, words = options(arguments, "fpv", "ks", program_name="timeout", mixed=False)
+    found = re.fullmatch(r"(\d*\.?\d+)([smhd]?)", words[0]) if words else None
+    if found is None or len(words) < 2:
+        say(shell, f"timeout: invalid time interval '{''.join(words[:1])}'\n")
+        return 125
+    del given
+    began = computer.clock()
+    status = _env(computer, shell, words[1:])
+    if computer.clock() - began > float(found[1]) * _UNITS[found[2]] > 0:
+        raise UnknownError(f"timeout {words[0]}: the command takes longer, and is not ended")
+    return status
+
+
 def _xargs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     from btrfs_model.shell.simple import call
 
@@ -238,6 +270,7 @@ PROGRAMS: Final[dict[str, Program]] = {
     "dirname": _dirname,
     "nproc": _constant("4"), "uname": _uname, "whoami": _constant("root"),
     "hostname": _constant("model"), "id": _constant("0"), "time": _time, "env": _env,
-    "xargs": _xargs, "udevadm": _nothing, "modprobe": _nothing, "ionice": _nothing,
-    "renice": _nothing, "clear": _nothing,
+    "xargs": _xargs, "udevadm": _nothing, "modprobe": _nothing, "renice": _nothing,
+    "clear": _nothing, "timeout": _timeout,
+    **{name: _runner(name, *letters) for name, letters in _RUNNERS.items()},
 }  # fmt: skip

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""dmsetup: linear devices, and those that lose what is written (dm-flakey)."""
+"""dmsetup: linear devices, thin volumes, those that lose what is written, or note it."""
 
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from btrfs_model.scripts.computer import Device
+from btrfs_model.scripts.device_log import SECTOR, DeviceLog
 from btrfs_model.scripts.files import fail
 from btrfs_model.scripts.program import Program, options, reason, say
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
-    from btrfs_model.scripts.computer import Computer, Device
+    from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
-_TARGETS: Final = {"flakey": "v1.5.0", "linear": "v1.4.0"}
+_TARGETS: Final = {"flakey": "v1.5.0", "linear": "v1.4.0", "log-writes": "v1.1.0",
+                   "thin": "v1.23.0", "thin-pool": "v1.23.0"}  # fmt: skip
+_Command: TypeAlias = "Callable[[Computer, str, dict[str, str]], None]"
 _LOADED: Final = {"btrfs", "loop", "brd", "null_blk"}
 """Modules that are there besides."""
 
@@ -29,9 +35,12 @@ def _dmsetup(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     if what == "targets":
         shell.write("".join(f"{name:<16} {version}\n" for name, version in _TARGETS.items()))
         return 0
-    run = {"create": _create, "load": _load, "reload": _load, "suspend": _suspend,
-           "resume": _resume, "remove": _remove, "table": _table, "info": _table,
-           }.get(what)  # fmt: skip
+    known: dict[str, _Command] = {
+        "create": _create, "load": _load, "reload": _load, "suspend": _suspend, "resume": _resume,
+        "remove": _remove, "table": _table, "info": _table,
+        "message": partial(_message, words=names[2:]),
+    }  # fmt: skip
+    run = known.get(what)
     if run is None:
         raise UnknownError(f"dmsetup {what}: this command is not known")
     try:
@@ -44,25 +53,68 @@ def _dmsetup(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return 0
 
 
-def _backed(computer: Computer, table: str) -> tuple[Device, bool]:
-    """Return the device below a table, and whether what is written is lost."""
+def _words(table: str) -> list[str]:
+    """Take a table of one line apart, and see that it begins at 0."""
     words = table.split()
-    if len(words) < 4 or words[2] not in _TARGETS:
+    if len(words) < 4 or words[2] not in _TARGETS or words[0] != "0":
         raise UnknownError(f"dmsetup: {table}: this table is not known")
     if "error_writes" in words:
         raise UnknownError("dmsetup: error_writes: this feature is not known")
-    return computer.device(words[3]), "drop_writes" in words
+    if len(words) > 5 and words[2] in ("thin", "log-writes"):
+        raise UnknownError(f"dmsetup: {table}: this table is not known")
+    return words
+
+
+def _backed(computer: Computer, table: str) -> tuple[Device, bool]:
+    """Return the device below a table, and whether what is written is lost."""
+    words = _words(table)
+    device, length = computer.device(words[3]), int(words[1]) * SECTOR
+    if words[2] == "thin-pool":
+        return Device(words[3], length), False
+    offset = int(words[4]) * SECTOR if words[2] == "linear" and len(words) > 4 else 0
+    if words[2] == "thin":
+        key = (computer.absolute(words[3]), int(words[4]), 0)
+        if key not in computer.parts:
+            raise fail(errno.ENODATA, words[4])
+        computer.parts[key].size = length
+        return computer.parts[key], False
+    if (offset, length) == (0, device.size):
+        return device, "drop_writes" in words
+    if words[2] != "linear":
+        raise UnknownError(f"dmsetup: {table}: a part of a device is known for linear alone")
+    key = (device.path, offset, length)
+    return computer.parts.setdefault(key, Device(device.path, length)), False
 
 
 def _create(computer: Computer, name: str, given: dict[str, str]) -> None:
-    device, drops = _backed(computer, given.get("table", ""))
+    table = given.get("table", "")
+    device, drops = _backed(computer, table)
     path = f"/dev/mapper/{name}"
-    if path in computer.mapped:
+    if path in computer.mapped or (device.log and "log-writes" in table):
         raise fail(errno.EBUSY, path)
     computer.add_device(path, device.size)
     computer.devices[path] = device
     computer.mapped[path] = drops
+    if "log-writes" in table.split():
+        if any(one.device is device for one in computer.mounts.values()):
+            raise fail(errno.EBUSY, path)
+        device.log = DeviceLog(path, device.memory())
+        computer.device(table.split()[4]).noted = device.log
     _settle(computer, path)
+
+
+def _message(computer: Computer, name: str, given: dict[str, str], words: list[str]) -> None:
+    """Tell a target something: a mark in a log of writes, a volume of a pool."""
+    del given
+    path = _known(computer, name)
+    device, told = computer.devices[path], " ".join(words).split()
+    computer.flush()
+    if len(told) == 2 and told[0] == "mark" and device.log is not None:
+        device.log.mark(told[1])
+    elif len(told) == 2 and told[0] == "create_thin":
+        computer.parts[path, int(told[1]), 0] = Device(f"{path} {told[1]}", 0)
+    else:
+        raise UnknownError(f"dmsetup message {' '.join(told)}: this message is not known")
 
 
 def _load(computer: Computer, name: str, given: dict[str, str]) -> None:
@@ -91,6 +143,10 @@ def _remove(computer: Computer, name: str, given: dict[str, str]) -> None:
         raise fail(errno.EBUSY, path)
     computer.mapped[path] = False
     _settle(computer, path)
+    device = computer.devices[path]
+    if device.log is not None and device.log.name == path:
+        device.log.end(device.filesystem.memory if device.filesystem else None)
+        device.log = None
     del computer.mapped[path], computer.devices[path]
     folder, last = computer.tree.parent(path)
     del folder.names[last]

@@ -211,6 +211,8 @@ def _conditional(node: Node, inner: _Parameter, quoted: str) -> Emit:
         kind = operation[-1]
         if there != (kind == "+"):
             if kind == "+":
+                if quoted and target.each != "@":
+                    builder.add("", True)  # an empty word is there all the same
                 return
             if target.each:
                 _add_list(shell, builder, values, target.each, quoted)

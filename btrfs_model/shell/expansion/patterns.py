@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell
@@ -31,8 +31,31 @@ def unquoted(pattern: str) -> str:
     return re.sub(r"\\(.)", r"\1", pattern, flags=re.DOTALL)
 
 
+class _AllBut:
+    """A pattern with ``!( )``: what is before it, what it may not be, and what is behind it."""
+
+    def __init__(self, matchers: Sequence[Matcher], period: bool) -> None:
+        self._before, self._never, self._after = matchers
+        self._period = period
+
+    def fullmatch(self, text: str, start: int = 0, end: int = 1 << 62) -> bool:
+        """Whether a part of a text is matched: some part of it that is none of the patterns."""
+        end = min(end, len(text))
+        if self._period and text.startswith("."):
+            return False
+        return any(
+            self._after.fullmatch(text, last, end) and not self._never.fullmatch(text, first, last)
+            for first in range(start, end + 1)
+            if self._before.fullmatch(text, start, first)
+            for last in range(first, end + 1)
+        )
+
+
+Matcher: TypeAlias = "re.Pattern[str] | _AllBut"
+
+
 @functools.lru_cache(4096)
-def expression(pattern: str, nocase: bool = False, period: bool = False) -> re.Pattern[str]:
+def expression(pattern: str, nocase: bool = False, period: bool = False) -> Matcher:
     """Make a regular expression of a pattern.
 
     Parameters
@@ -44,11 +67,34 @@ def expression(pattern: str, nocase: bool = False, period: bool = False) -> re.P
     period : bool, optional
         Whether a leading period is matched by a period alone, as in names of files.
     """
+    if parts := _around(pattern):
+        before, never, after = parts
+        matchers = [expression(one, nocase) for one in (before, never, after)]
+        return _AllBut(matchers, period and before[:1] not in (".", "\\"))
     text, end = _translated(pattern, 0, "")
     assert end == len(pattern)
     if period and not pattern.startswith((".", "\\.")):
         text = r"(?!\.)" + text
     return re.compile(text, re.DOTALL | (re.IGNORECASE if nocase else 0))
+
+
+def _around(pattern: str) -> tuple[str, str, str] | None:
+    """Return what is before the first ``!( )`` of a pattern, a pattern of its list, and the rest.
+
+    None where there is none, or it is in brackets or in another group.
+    """
+    at = 0
+    while at < len(pattern):
+        if pattern[at] == "[" and (brackets := _brackets(pattern, at + 1)):
+            at = brackets[1]
+        elif pattern[at] in _EXTENDED and pattern[at + 1 : at + 2] == "(":
+            group = _group(pattern, at)
+            if group and pattern[at] == "!":
+                return pattern[:at], "@" + pattern[at + 1 : group[1]], pattern[group[1] :]
+            at = group[1] if group else at + 1
+        else:
+            at += 1 + (pattern[at] == "\\")
+    return None
 
 
 def _translated(pattern: str, at: int, until: str) -> tuple[str, int]:
@@ -138,7 +184,7 @@ def matches(shell: Shell, pattern: str, text: str) -> bool:
     """Whether a pattern matches a whole text."""
     if not ACTIVE.search(pattern) and "nocasematch" not in shell.options:
         return pattern == text
-    return expression(pattern, "nocasematch" in shell.options).fullmatch(text) is not None
+    return bool(expression(pattern, "nocasematch" in shell.options).fullmatch(text))
 
 
 def without_prefix(pattern: str, text: str, longest: bool) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Emit: TypeAlias = "Callable[[Shell, Builder], None]"
 DEFAULT_IFS: Final = " \t\n"
+_TILDES: Final = {"": "HOME", "+": "PWD", "-": "OLDPWD"}
 _SPECIAL: Final = re.compile(r"[\s*?\[\\@+!(]")
 """What an unquoted value may not have if it is one field as it stands."""
 _LITERAL: Final = re.compile(r"[^\\]+|\\\n|\\.|\\", re.DOTALL)
@@ -255,20 +256,22 @@ def _written(node: Node, found: dict[int, str]) -> str:
 
 
 def _tilde(parts: list[Node], assigned: bool) -> list[Node]:
-    """Put ``$HOME`` where a word begins with a tilde."""
+    """Put a folder where a word begins with a tilde: ``$HOME``, ``$PWD`` or ``$OLDPWD``."""
     first = parts[0] if parts else None
     if first is None or first["Type"] != "Lit":
         return parts
     value = first["Value"]
-    home = {"Type": "ParamExp", "Param": {"Value": "HOME"}, "Quoted": True}
-    if (value == "~" and len(parts) == 1) or value.startswith("~/"):
-        rest = {"Type": "Lit", "Value": value[1:]}
-        return [home, *([rest] if value[1:] else []), *parts[1:]]
+    begins = re.match(r"~([+-]?)(?=[/:]|$)" if assigned else r"~([+-]?)(?=/|$)", value)
+    name = _TILDES[begins[1]] if begins is not None else "HOME"
+    home = {"Type": "ParamExp", "Param": {"Value": name}, "Quoted": True}
+    if begins is not None and (len(parts) == 1 or begins.end() < len(value)):
+        after = value[begins.end() :]
+        rest = [{"Type": "Lit", "Value": after}, *parts[1:]] if after else parts[1:]
+        return [home, *(_tilde(rest, assigned) if assigned else rest)]
     if assigned and ":~" in value:
-        before, after = value.split(":~", 1)
-        if not after or after.startswith(("/", ":")):
-            return [{"Type": "Lit", "Value": before + ":"}, home,
-                    *([{"Type": "Lit", "Value": after}] if after else []), *parts[1:]]  # fmt: skip
+        before, _, after = value.partition(":~")
+        rest = _tilde([{"Type": "Lit", "Value": "~" + after}, *parts[1:]], assigned)
+        return [{"Type": "Lit", "Value": before + ":"}, *rest]
     return parts
 
 
@@ -484,4 +487,7 @@ def _globbed(shell: Shell, found: list[list[tuple[str, bool]]]) -> list[str]:
 
 
 def _has_glob(as_pattern: str) -> bool:
-    return re.search(r"[*?\[]|[+@!]\(", re.sub(r"\\.", "", as_pattern, flags=re.DOTALL)) is not None
+    return (
+        re.search(r"[*?]|\[[^/]*\]|[+@!]\(", re.sub(r"\\.", "", as_pattern, flags=re.DOTALL))
+        is not None
+    )

@@ -198,7 +198,8 @@ def _stats(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 def _balance(what: str) -> Command:
     def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         if what == "start":
-            raise UnknownError("btrfs balance start: nothing balances here")
+            raise UnknownError("btrfs balance start: nothing balances here: no block group is "
+                               "relocated")  # fmt: skip
         if len(arguments) != 1:
             raise UnknownError(f"btrfs balance {what}: say one path")
         path = arguments[0]
@@ -214,7 +215,17 @@ def _balance(what: str) -> Command:
     return run
 
 
+def _several(name: str) -> Command:
+    def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+        del computer, shell, arguments
+        raise UnknownError(f"btrfs {name}: filesystems of several devices are not known")
+
+    return run
+
+
 COMMANDS: Final[dict[str, Command]] = {
+    **{name: _several(name) for name in ("device add", "device remove", "device delete",
+                                         "replace start")},
     "filesystem usage": _usage, "device usage": _device_usage, "device scan": _scan,
     "device ready": _ready, "device stats": _stats,
     **{f"balance {one}": _balance(one) for one in ("start", "status", "cancel", "pause")},

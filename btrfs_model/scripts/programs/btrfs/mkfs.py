@@ -85,6 +85,8 @@ def _mkfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     if "quota" in _list(given):
         fs.quota_enable()
         fs.sync()
+    if device.log is not None:
+        device.log.made(fs.memory)
     if not {"q", "quiet"} & set(given):
         shell.write(_told(fs, chosen, given, device))
     return 0

@@ -50,7 +50,7 @@ _COUNTS: Final = {
     **dict.fromkeys(("fsync", "fdatasync", "sync", "syncfs"), (0, 0)), "truncate": (1, 1),
     **dict.fromkeys(("pwrite", "pread", "falloc", "sync_range"), (2, None)), "chattr": (1, None),
     **dict.fromkeys(("fpunch", "fcollapse", "finsert", "funshare"), (2, 2)), "reflink": (1, None),
-    "dedupe": (4, None), "copy_range": (1, 8), "seek": (2, 5), "fzero": (2, 3),
+    "flink": (1, 1), "dedupe": (4, None), "copy_range": (1, 8), "seek": (2, 5), "fzero": (2, 3),
 }  # fmt: skip
 """The least and the most arguments of commands."""
 _SWITCHES: Final = {
@@ -124,7 +124,7 @@ def _xfs_io(computer: Computer, shell: Shell, arguments: list[str]) -> int:
                     letters = ""
                     if letter in "cC":
                         commands.append(value)
-                elif letter in "fdstrianxF":
+                elif letter in "fdstrianxFT":
                     given[letter] = ""
                 else:
                     raise UnknownError(f"xfs_io: -{letter}: this option is not known")
@@ -137,6 +137,14 @@ def _xfs_io(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     except OSError as error:
         say(shell, f"{error.filename or paths[0]}: {reason(error)}\n")
         return 1
+    try:
+        return _run(computer, shell, commands, files)
+    finally:
+        for file in files:
+            file.close()
+
+
+def _run(computer: Computer, shell: Shell, commands: list[str], files: list[OpenFile]) -> int:
     status = 0
     for command in commands:
         words = shlex.split(command)
@@ -380,6 +388,18 @@ def _nothing(shell: Shell, file: OpenFile, words: list[str]) -> int:
     return 0
 
 
+def _flink(shell: Shell, file: OpenFile, words: list[str]) -> int:
+    """Give the open file a name (linkat(2) with AT_EMPTY_PATH)."""
+    del shell
+    (mounted, path), place = file.on, file.computer.place(file.computer.absolute(words[0]))
+    if place is None or place[0].fs is not mounted.fs:
+        raise OSError(errno.EXDEV, "another filesystem")
+    mounted.may_write(path)
+    with file.computer.timed("link"):
+        mounted.fs.link(path, place[0].inside(place[1]))
+    return 0
+
+
 def _sync_range(shell: Shell, file: OpenFile, words: list[str]) -> int:
     """Write data of a range back; nothing of the trees is written."""
     del shell
@@ -462,7 +482,7 @@ _COMMANDS: Final[dict[str, FileCommand]] = {
     "stat": _stat, "seek": _seek, "fiemap": _fiemap, "close": _nothing, "print": _nothing,
     "mmap": map_file, "mwrite": mwrite, "mread": mread, "msync": msync, "munmap": _nothing,
     "sync_range": _sync_range, "funshare": _funshare, "fadvise": _fadvise, "lsattr": _lsattr,
-    "chattr": _chattr, "label": _label,
+    "chattr": _chattr, "label": _label, "flink": _flink,
 }  # fmt: skip
 _ALIASES: Final = {"w": "pwrite", "r": "pread", "t": "truncate", "s": "fsync", "q": "quit",
                    "ds": "fdatasync", "c": "close", "allocsp": "falloc", "mm": "mmap",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import posixpath
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -25,9 +26,13 @@ class OpenFile:
 
     def __init__(self, computer: Computer, path: str, given: dict[str, str]) -> None:
         self.computer, self.shown = computer, path
+        self.is_nameless = False
         self.path = computer.absolute(path)
         found = computer.place(self.path)
         self.read_only = "r" in given
+        if "T" in given:
+            self._make_nameless()
+            found = computer.place(self.path)
         seen = computer.stat(self.path)
         if seen is None and "f" not in given:
             raise fail(errno.ENOENT, path)
@@ -45,6 +50,28 @@ class OpenFile:
         self.place: tuple[Mounted, str] | None = found
         self.syncs, self.appends, self.direct = "s" in given, "a" in given, "d" in given
         self.maps = False
+
+    def _make_nameless(self) -> None:
+        """Make a file without a name in the directory (O_TMPFILE)."""
+        found = self.computer.place(self.path)
+        if found is None:
+            raise UnknownError(f"xfs_io: -T: {self.shown} is on no mount")
+        mounted, inside = found
+        mounted.may_write(inside)
+        try:
+            with self.computer.timed("create"):
+                made = mounted.fs.tmpfile(mounted.inside(inside), 0o600)
+        except OSError as error:
+            raise fail(error.errno or 0, self.shown) from error
+        self.path = f"{self.path.rstrip('/')}/{posixpath.basename(made)}"
+        self.is_nameless = True
+
+    def close(self) -> None:
+        """Close it: a file without a name is gone then."""
+        if self.is_nameless:
+            mounted, path = self.on
+            if path.encode() in mounted.fs.nameless:
+                mounted.fs.release(mounted.inode(self.path.removeprefix(mounted.prefix)))
 
     @property
     def on(self) -> tuple[Mounted, str]:
