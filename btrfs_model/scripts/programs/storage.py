@@ -111,9 +111,6 @@ def _bad_option(computer: Computer, shell: Shell, error: ValueError, said: str) 
         raise UnknownError(f"mount: {error}") from error
     computer.message(f"BTRFS error: {error}".encode())
     say(shell, said)
-    if "space_cache" in str(error):
-        say(shell, "script: there is a free space tree, since mkfs.btrfs 5.15: -R ^free-space-tree "
-                   "makes none\n")  # fmt: skip
     return 32
 
 
