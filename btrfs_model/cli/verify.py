@@ -15,6 +15,7 @@ import click
 from btrfs_model.base.whole_file import naming, whole_file
 from btrfs_model.cli.common import (
     aside,
+    note,
     print_json_lines,
     print_table,
     progress,
@@ -142,16 +143,17 @@ def verify(
 
     if behaviour:
         Behaviour.parse(behaviour)
+    kinds = list(what or (_OF_IMAGES if images else _KINDS))
     if images and (wrong := sorted(set(what) - set(_OF_IMAGES))):
         raise click.UsageError(f"{wrong[0]} is not compared on an image")
     for image in images:
         Image.open(image).close()
     if corpus:
         corpus.stat()
+        _refuse_other_kinds(corpus, kinds)
     if output is not None:
         with naming(output):
             output.parent.stat()
-    kinds = list(what or (_OF_IMAGES if images else _KINDS))
     small = next((kind for kind in kinds if kind in _SMALL), "")
     if small and (len(kinds) > 1 or images or corpus):
         raise click.UsageError(f"{small} is compared alone, on all there is")
@@ -261,6 +263,21 @@ def _time(
     columns = [*told[:2], "case", *told[2:]]
     print_table(pd.DataFrame(rows, columns=columns), as_json=as_json)
     return 0
+
+
+def _refuse_other_kinds(folder: Path, kinds: Sequence[str]) -> None:
+    """Refuse a corpus of which nothing would be compared, and say what of one is not."""
+    from btrfs_model.base.errors import BtrfsModelError
+    from btrfs_model.experiments.verify.steer import corpus
+
+    there = {kind for kind, _ in corpus(folder)}
+    if there.isdisjoint(kinds):
+        raise BtrfsModelError(
+            f"{folder}: no scenario of {' or '.join(kinds)}; the name of one begins with its kind, "
+            "as log-1.json"
+        )
+    if others := sorted(there - {*_KINDS}):
+        note(f"{folder}: {', '.join(others)}: scenarios of no kind, which are not compared")
 
 
 def _place(folder: Path, outcome: Outcome) -> Path:
@@ -421,8 +438,8 @@ def ab(
         return
     print_table(pd.DataFrame(rows, columns=["workload", "what", *HEADINGS[1:]]), as_json=False)
     aside(f"{found.title}. {known(found)}")
-    for note in found.notes:
-        aside(note)
+    for text in found.notes:
+        aside(text)
 
 
 @click.command(

@@ -356,6 +356,18 @@ def test_a_corpus_is_read_as_it_was_kept(tmp_path: Path) -> None:
     assert read.hex_values
 
 
+def test_a_corpus_of_other_kinds_is_told(tmp_path: Path) -> None:
+    """Nothing would be compared, and the end would be that of no difference."""
+    lines = lines_of(KINDS["log"].make("kept", 10))
+    keep(tmp_path, "sequences", lines)
+    assert [kind for kind, _ in corpus(tmp_path)] == ["log", "replay"]
+    ran = CliRunner().invoke(cli, ["verify", "send", "--corpus", str(tmp_path)])
+    assert "no scenario of send; the name of one begins with its kind" in str(ran.exception)
+    keep(tmp_path, "maps", lines)
+    ran = CliRunner().invoke(cli, ["verify", "log", "--corpus", str(tmp_path), "--kernel", "none"])
+    assert "maps: scenarios of no kind, which are not compared" in ran.stderr
+
+
 def test_counts_want_a_kernel_that_counts(tmp_path: Path) -> None:
     ran = CliRunner().invoke(cli, ["verify", "counts", "--kernel", str(tmp_path / "linux")])
     assert "it does not count what it runs (btrfs-model kernel build TREE)" in str(ran.exception)

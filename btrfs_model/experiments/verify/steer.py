@@ -33,6 +33,8 @@ _WHOLE = {"extent_io.c": "fiemap"}
 _LENGTHS = (1, 1, 2, 3, 8, 20)
 
 _CRASHED = ("log", "replay")
+_AS = {"log": _CRASHED, "replay": _CRASHED, "sequences": _CRASHED, "pairs": ("send",)}
+"""As which kinds a scenario is compared."""
 
 Place = tuple[Any, ...]
 
@@ -171,11 +173,14 @@ def ran(kernel: Uml) -> gcov.Counts:
 
 
 def corpus(folder: Path) -> list[tuple[str, Scenario]]:
-    """Read a corpus: kinds and scenarios, each kind in turn; a crash is looked at and replayed."""
+    """Read a corpus: kinds and scenarios, each kind in turn; a crash is looked at and replayed.
+
+    What differed in ``verify sequences`` or ``verify pairs`` is a log, or a send.
+    """
     found: defaultdict[str, list[tuple[str, Scenario]]] = defaultdict(list)
     for path in sorted(folder.glob("*-*.json")):
         name, scenario = path.name.partition("-")[0], load_scenario(path)
-        for kind in _CRASHED if name in _CRASHED else (name,):
+        for kind in _AS.get(name, (name,)):
             found[kind].append((kind, scenario))
     return [one for turn in zip_longest(*found.values()) for one in turn if one]
 
