@@ -2,9 +2,10 @@
 """Mount options: what a kernel takes, what it refuses, what ``/proc/mounts`` shows.
 
 An option is one of three. It is *followed* here: ``compress``, ``compress-force``, ``max_inline``,
-``nodatacow``, ``nodatasum``, ``ssd``, ``flushoncommit``, ``notreelog`` and their opposites. It is
-taken, shown and *without effect* here: :data:`WITHOUT_EFFECT`. Or it changes what a kernel writes
-in a way that the model has not, :data:`NOT_FOLLOWED`: then it is refused.
+``nodatacow``, ``nodatasum``, ``ssd``, ``flushoncommit``, ``notreelog`` and their opposites, and
+``commit`` where a script lets time go by. It is taken, shown and *without effect* here:
+:data:`WITHOUT_EFFECT`. Or it changes what a kernel writes in a way that the model has not,
+:data:`NOT_FOLLOWED`: then it is refused.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ WITHOUT_EFFECT: Final = {
     "of the VFS, and not of what is written":
         "rw suid nosuid dev nodev exec noexec symfollow nosymfollow async defaults loop atime "
         "noatime relatime norelatime strictatime diratime nodiratime nolazytime silent loud",
-    "no time passes here but in a script, which takes `commit`, and nothing works beside the calls":
-        "commit thread_pool autodefrag noautodefrag skip_balance rescan_uuid_tree",
+    "nothing works beside the calls":
+        "thread_pool autodefrag noautodefrag skip_balance rescan_uuid_tree",
     "what is free keeps its bytes": "discard nodiscard",
     "the device loses nothing and has all": "barrier nobarrier degraded device usebackuproot "
         "recovery rescue",
