@@ -60,13 +60,6 @@ class StoredStreams:
     ----------
     fs : WritableFilesystem
         What they were received into.
-    table : pandas.DataFrame
-        A row for each stream, in order: ``file``, ``offset`` and ``bytes`` (where in it the stream
-        is), ``commands``, ``version``; ``snapshot``, ``uuid`` and ``ctransid`` of what was sent
-        (UUIDs hexadecimal); ``parent`` (path of the subvolume that a receive takes as the parent,
-        empty without one), ``parent_uuid`` and ``parent_ctransid`` (as the stream has them; NA of a
-        full one); ``complete`` (whether it has its ``end``); ``problem`` (what is wrong with it, or
-        at which command a receive ends; empty where nothing is).
     subvolumes : list of str
         Paths in `fs` of what was received, the parts of broken streams too.
     """
@@ -99,7 +92,15 @@ class StoredStreams:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each stream."""
+        """A row for each stream, in order.
+
+        ``file``, ``offset`` and ``bytes`` (where in it the stream is), ``commands``, ``version``;
+        ``snapshot``, ``uuid`` and ``ctransid`` of what was sent (UUIDs hexadecimal); ``parent``
+        (path of the subvolume that a receive takes as the parent, empty without one),
+        ``parent_uuid`` and ``parent_ctransid`` (as the stream has them; NA of a full one);
+        ``complete`` (whether it has its ``end``); ``problem`` (what is wrong with it, or at which
+        command a receive ends; empty where nothing is).
+        """
         import pandas as pd
 
         columns = {name: pd.Series([row[name] for row in self._rows], dtype=dtype)
