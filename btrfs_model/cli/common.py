@@ -167,13 +167,6 @@ def _print_table(
     title: str | None,
     err: bool,
 ) -> None:
-    # a number that is not there is no word
-    known = {
-        str(name): column.astype(object).where(column.notna(), None)
-        for name, column in table.items()
-        if hasattr(column.dtype, "na_value")
-    }
-    table = table.assign(**known)
     stream = sys.stderr if err else sys.stdout
     is_terminal = stream.isatty()
     if (as_json or not is_terminal) and len(table) >= _MANY_ROWS and is_plain(table):
@@ -183,6 +176,8 @@ def _print_table(
         write_rows(table, stream.buffer, as_json=as_json)
         stream.buffer.flush()
         return
+    # what is missing is empty, and null in JSON
+    table = table.astype(object).where(table.notna(), None)
     if as_json:
         print_json_lines(table.to_dict("records"))  # type: ignore[arg-type]
         return

@@ -151,9 +151,7 @@ def replay(
     if as_json:
         from btrfs_model.experiments.results import frame
 
-        # a value that is missing is null, as in every JSON
-        table = frame(replays).astype(object)
-        print_table(table.where(table.notna(), None), as_json=True)
+        print_table(frame(replays), as_json=True)
         return
     with naming(STDOUT):
         for one in replays:
@@ -319,8 +317,7 @@ def atlas(
     judged = judge(runs)
     files = write(runs, out)
     if as_json:
-        found = table(judged).astype(object)
-        print_table(found.where(found.notna(), None), as_json=True)
+        print_table(table(judged), as_json=True)
         return
     print_table(pd.DataFrame([flat(one) for one in judged], columns=list(HEADINGS)))
     _print_scores(judged)
@@ -341,8 +338,7 @@ def _history(
     out.mkdir(parents=True, exist_ok=True)
     with whole_file(out / "history.csv") as file:
         file.write(to_csv(found))
-    shown = found if as_json else changes(found)
-    print_table(shown.astype(object).where(shown.notna(), None), as_json=as_json)
+    print_table(found if as_json else changes(found), as_json=as_json)
     aside(f"Written to {out / 'history.csv'}: all releases")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands that make images: ``mkfs``, ``run``, ``replay-log``, ``log``, ``sample``."""
+"""Commands that make images: ``mkfs``, ``run``, ``replay-log``, ``sample``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from btrfs_model.cli.common import echo, print_table, progress, write_json
 from btrfs_model.cli.flags import (
     SIZE,
     Command,
-    Images,
     behaviour_option,
-    image_argument,
     json_option,
     machine_option,
     offers,
@@ -284,48 +282,6 @@ def replay_log(image: Path, output: Path, behaviour: str) -> None:
         replayed.save(output)
     subvolumes = ", ".join(map(str, logs))
     echo(f"replayed the log of subvolume {subvolumes}" if logs else "there is no log")
-
-
-@click.command(
-    cls=Command,
-    examples=(
-        "btrfs-model log explain crashed.img",
-        "btrfs-model log explain crashed.img --behaviour v5.15 --behaviour v6.12",
-        "btrfs-model log explain crashed.img --json | jq -r .path",
-    ),
-)
-@click.argument("what", type=click.Choice(["explain"]))
-@image_argument
-@click.option("--behaviour", "behaviours", multiple=True, metavar="KERNEL",
-              help="A kernel that mounts it; several times.  [default: from v5.10]")  # fmt: skip
-@json_option("One JSON object a line, with its part: logged, mounts, brings.")
-def log(what: str, image: Images, behaviours: tuple[str, ...], as_json: bool) -> None:
-    """Say what the log of a crashed filesystem holds, and what the mounts of kernels make of it.
-
-    First the inodes in the log, by name. Then how a mount ends, kernel by kernel; where that
-    changes from one to the next, the toggles that are the reason. At last what each outcome brings,
-    path by path, beside the last commit: that is lost, too, where the log is zeroed. IMAGE stays as
-    it is.
-    The status is 1 where the log is damaged, after all that can be read of it.
-    """
-    from btrfs_model.questions.logexplain import explain_log
-
-    with image.open() as fs, progress() as step:
-        step("replaying the log as each kernel")
-        told = explain_log(fs, behaviours=behaviours)
-    parts = {"logged": ("in the log", told.logged), "mounts": ("a mount", told.replays)}
-    for part, (title, table) in parts.items():
-        shown = table.assign(part=part) if as_json else table
-        print_table(shown, as_json=as_json, title=None if as_json else title)
-    for kernels, table in told.changes.items():
-        shown = table.assign(part="brings", kernels=kernels) if as_json else table
-        if len(table):
-            title = f"what the mount of {kernels} brings, and what is lost without the log"
-            print_table(shown, as_json=as_json, title=None if as_json else title,
-                        narrow=("change", "path", "was", "size_before", "size", "content",
-                                "attributes"))  # fmt: skip
-    if told.problem:
-        raise BtrfsModelError(told.problem)
 
 
 def _samples() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -14,6 +14,11 @@ from btrfs_model.cli.common import STDOUT, note, stdout, write_json
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+
+def opened(out: Path | None, skipped: int, most: int | None) -> AbstractContextManager[BinaryIO]:
+    """Open where a stream goes; `most`: bytes of a file where it goes to several."""
+    return sink(out, skipped) if most is None or out is None else in_parts(out, most)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ from btrfs_model.cli.flags import (
     work_option,
     written_image_argument,
 )
-from btrfs_model.cli.sinks import in_parts, sink
+from btrfs_model.cli.sinks import opened
 from btrfs_model.cli.times import print_profile, print_time, timed_on
 
 if TYPE_CHECKING:
@@ -165,12 +165,7 @@ def send(
     computes = timed_on(machine, work, wanted=profile)
     with image.open() as fs:
         sent, base, sources = asked_for(fs, subvolume, parent, clones)
-        with (
-            (
-                sink(out, from_byte or 0) if split is None or out is None else in_parts(out, split)
-            ) as to,
-            progress() as step,
-        ):
+        with opened(out, from_byte or 0, split) as to, progress() as step:
             step(f"sending {subvolume}")
             result = send_subvolume(
                 fs, sent, base, sources, behaviour=chosen, limits=limits,

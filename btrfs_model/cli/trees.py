@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about trees: ``dump-tree``, ``tree-stats``, ``check``, ``logical-resolve``."""
+"""Commands about trees: ``dump-tree``, ``tree-stats``, ``check``, ``log``, ``logical-resolve``."""
 
 from __future__ import annotations
 
@@ -266,3 +266,46 @@ def logical_resolve(image: Images, logical: int, ignore_offset: bool, as_json: b
             paths.append(full_path(fs, root, inum))
     found["path"] = pd.Series(paths, dtype="object")
     print_table(found, as_json=as_json)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model log explain crashed.img",
+        "btrfs-model log explain crashed.img --behaviour v5.15 --behaviour v6.12",
+        "btrfs-model log explain crashed.img --json | jq -r .path",
+    ),
+)
+@click.argument("what", type=click.Choice(["explain"]))
+@image_argument
+@click.option("--behaviour", "behaviours", multiple=True, metavar="KERNEL",
+              help="A kernel that mounts it; several times.  [default: from v5.10]")  # fmt: skip
+@json_option("One JSON object a line, with its part: logged, mounts, brings.")
+def log(what: str, image: Images, behaviours: tuple[str, ...], as_json: bool) -> None:
+    """Say what the log of a crashed filesystem holds, and what the mounts of kernels make of it.
+
+    First the inodes in the log, by name. Then how a mount ends, kernel by kernel; where that
+    changes from one to the next, the toggles that are the reason. At last what each outcome brings,
+    path by path, beside the last commit: that is lost, too, where the log is zeroed. IMAGE stays as
+    it is.
+    The status is 1 where the log is damaged, after all that can be read of it.
+    """
+    from btrfs_model.base.errors import BtrfsModelError
+    from btrfs_model.questions.logexplain import explain_log
+
+    with image.open() as fs, progress() as step:
+        step("replaying the log as each kernel")
+        told = explain_log(fs, behaviours=behaviours)
+    parts = {"logged": ("in the log", told.logged), "mounts": ("a mount", told.replays)}
+    for part, (title, table) in parts.items():
+        shown = table.assign(part=part) if as_json else table
+        print_table(shown, as_json=as_json, title=None if as_json else title)
+    for kernels, table in told.changes.items():
+        shown = table.assign(part="brings", kernels=kernels) if as_json else table
+        if len(table):
+            title = f"what the mount of {kernels} brings, and what is lost without the log"
+            print_table(shown, as_json=as_json, title=None if as_json else title,
+                        narrow=("change", "path", "was", "size_before", "size", "content",
+                                "attributes"))  # fmt: skip
+    if told.problem:
+        raise BtrfsModelError(told.problem)

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import uncounted
-from btrfs_model.mount.names.lookup import find, may_write
+from btrfs_model.mount.names.lookup import find, may_change_names
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.scripts.files import fail
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.mounted import Mounted
@@ -82,9 +80,7 @@ class Collected:
         if alike != self._alike:
             computer.flush()
             parent = mounted.inode(folder)
-            if not parent.is_dir:
-                raise fail(errno.ENOTDIR, path)
-            may_write(mounted.fs, parent, path)
+            may_change_names(mounted.fs, parent, path)
             self._known, self._listed, self._alike = set(), False, alike
         if len(self._known) == _MANY and not self._listed:
             self._known.update(listed(mounted.made, mounted.inside(folder)))

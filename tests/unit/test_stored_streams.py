@@ -135,6 +135,8 @@ def test_what_is_out_of_order_is_told() -> None:
         with bm.stored_streams(second, second, target=target) as stored:
             assert stored.table["problem"][0] == ""
             assert "File exists" in stored.table["problem"][1]
+        # it is the caller's
+        assert target.subvolume("s1").is_read_only
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -29,12 +29,8 @@ def history(
 
     Parameters
     ----------
-    row : Row
-        Which one.
-    scale : str
-        ``"full"`` as in the message, or ``"quick"``.
-    machine : str or Machine, optional
-        Whose unit costs tell times; the native machine without it.
+    row, scale, machine
+        As for :func:`btrfs_model.experiments.atlas.runs.run`.
     step : callable
         Is told what runs.
 

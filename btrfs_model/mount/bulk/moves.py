@@ -20,10 +20,10 @@ import numpy.typing as npt
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
 from btrfs_model.mount.inode import last_index, live_subvolume, mark_inode_dirty
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
+from btrfs_model.mount.live_inode import InodeFields, LiveInode, file_type
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.names.dir_item import d_drop_all, fail, pack_dir_item, pack_inode_ref
-from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
+from btrfs_model.mount.names.dir_item import d_drop_all, pack_dir_item, pack_inode_ref
+from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_change_names
 from btrfs_model.mount.names.rename import RENAME_ITEMS
 from btrfs_model.mount.space.space_info import give_back, keeps_delayed
 from btrfs_model.mount.transaction import start_transaction
@@ -68,11 +68,7 @@ def move_files(
     """
     old, new = find(fs, source), find(fs, target)
     for directory, path in ((old, source), (new, target)):
-        if not directory.is_dir:
-            raise fail(errno.ENOTDIR, path)
-        if directory.ino == EMPTY_SUBVOL_DIR:
-            raise fail(errno.EPERM, path)
-        may_write(fs, directory, path)
+        may_change_names(fs, directory, path, of_subvolume=errno.EPERM)
     raw = [as_bytes(name) for name in names]
     known = {} if _waits(fs, old, new) else _plain_files(fs, old, new)
     prefixes = as_bytes(source) + b"/", as_bytes(target) + b"/"

@@ -25,10 +25,10 @@ from btrfs_model.mount.inode import (
     new_range,
     remember_range,
 )
-from btrfs_model.mount.live_inode import DEFAULT, EMPTY_SUBVOL_DIR, InodeFields, LiveInode, NewRange
+from btrfs_model.mount.live_inode import DEFAULT, InodeFields, LiveInode, NewRange
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import NAME_LEN, d_drop_all, fail
-from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
+from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_change_names
 from btrfs_model.mount.names.namei import HANDED_DOWN, new_items
 from btrfs_model.mount.names.xattr import get_xattr
 from btrfs_model.mount.space.space_info import give_back, keeps_delayed
@@ -87,11 +87,7 @@ def create_files(
 def new_names(fs: Mount, directory: Path, names: Sequence[Path]) -> tuple[LiveInode, list[bytes]]:
     """Return a directory, and names that can be made there; OSError as :func:`create_files`."""
     parent = find(fs, directory)
-    if not parent.is_dir:
-        raise fail(errno.ENOTDIR, directory)
-    if parent.ino == EMPTY_SUBVOL_DIR:
-        raise fail(errno.EACCES, directory)
-    may_write(fs, parent, directory)
+    may_change_names(fs, parent, directory)
     raw = _as_bytes(names)
     _check_names(fs, parent, raw)
     return parent, raw

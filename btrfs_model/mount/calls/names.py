@@ -22,7 +22,7 @@ from btrfs_model.mount.bulk import moves, rows, unlinks
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.delayed_inode import balance_delayed_items
 from btrfs_model.mount.inode import iget, iput
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
+from btrfs_model.mount.live_inode import ROOT_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import attr, inode_flags, namei, rename, subvolume, xattr_checks
 from btrfs_model.mount.names.dir_item import fail
@@ -36,6 +36,7 @@ from btrfs_model.mount.names.lookup import (
     find_entry,
     find_parent,
     look_up,
+    may_change_names,
     may_delete,
     may_write,
     open_inode,
@@ -82,11 +83,7 @@ class NamespaceCalls(Mount):
         Returns a path that calls take for it.
         """
         directory = find(self, path)
-        if not directory.is_dir:
-            raise fail(errno.ENOTDIR, path)
-        if directory.ino == EMPTY_SUBVOL_DIR:
-            raise fail(errno.EACCES, path)
-        may_write(self, directory, path)
+        may_change_names(self, directory, path)
         inode = namei.create_tmpfile(self, directory, stat.S_IFREG | mode & 0o7777)
         inode.holders += 1
         name = b"#%d" % inode.ino
@@ -131,9 +128,7 @@ class NamespaceCalls(Mount):
         return entry
 
     def _may_create(self, entry: Entry) -> None:
-        if entry.directory.ino == EMPTY_SUBVOL_DIR:
-            raise fail(errno.EPERM, entry.path)
-        may_write(self, entry.directory, entry.path)
+        may_change_names(self, entry.directory, entry.path, of_subvolume=errno.EPERM)
 
     @about("path")
     def create(self, path: Path, mode: int = 0o666) -> int:
@@ -143,9 +138,7 @@ class NamespaceCalls(Mount):
             raise fail(errno.EISDIR, path)
         if not entry.is_name or entry.inode is not None:
             raise fail(errno.EEXIST, path)
-        if entry.directory.ino == EMPTY_SUBVOL_DIR:
-            raise fail(errno.EACCES, path)
-        may_write(self, entry.directory, path)
+        may_change_names(self, entry.directory, path)
         return self._done(namei.create_inode(self, entry, stat.S_IFREG | mode & 0o7777))
 
     @about("directory")

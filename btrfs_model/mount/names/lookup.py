@@ -294,6 +294,22 @@ def may_write(fs: Mount, inode: LiveInode, path: Path) -> None:
         raise fail(errno.EROFS, path)
 
 
+def may_change_names(
+    fs: Mount, directory: LiveInode, path: Path, *, of_subvolume: int = errno.EACCES
+) -> None:
+    """See that a directory can get and lose names.
+
+    `path`: as which it was found.
+    `of_subvolume`: errno for one that stands for a subvolume of which there is a snapshot.
+    Raises OSError: that, ENOTDIR, and as :func:`may_write`.
+    """
+    if not directory.is_dir:
+        raise fail(errno.ENOTDIR, path)
+    if directory.ino == EMPTY_SUBVOL_DIR:
+        raise fail(of_subvolume, path)
+    may_write(fs, directory, path)
+
+
 def open_inode(fs: Mount, path: Path, *, writes: bool = False) -> LiveInode:
     """Find an inode and do what open(2) does (``do_open()``).
 

@@ -7,9 +7,9 @@ refused here, at the same command, and what is asked of the files is asked of th
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from btrfs_model.stream.source import Source, name_of, open_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     import pandas as pd
 
@@ -53,7 +52,7 @@ class _Stream:
     complete: bool
 
 
-class StoredStreams:
+class StoredStreams(AbstractContextManager["StoredStreams"]):
     """Streams that were received into memory; see :func:`stored_streams`.
 
     Attributes
@@ -64,8 +63,9 @@ class StoredStreams:
         Paths in `fs` of what was received, the parts of broken streams too.
     """
 
-    def __init__(self, fs: WritableFilesystem) -> None:
-        self.fs = fs
+    def __init__(self, target: WritableFilesystem | None) -> None:
+        self._is_own = target is None
+        self.fs = WritableFilesystem.mkfs(_ROOM) if target is None else target
         self.subvolumes: list[str] = []
         self._rows: list[dict[str, Any]] = []
 
@@ -75,20 +75,13 @@ class StoredStreams:
     def _repr_html_(self) -> str:
         return str(self.table.to_html(index=False))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Give the memory back."""
-        self.fs.close()
+        """Give the memory back; a target stays open."""
+        if self._is_own:
+            self.fs.close()
 
     @property
     def table(self) -> pd.DataFrame:
@@ -204,10 +197,7 @@ def stored_streams(*streams: Source, target: WritableFilesystem | None = None) -
     if not streams:
         raise BtrfsModelError("no stream was named")
     with ExitStack() as stack:
-        fs = WritableFilesystem.mkfs(_ROOM) if target is None else target
-        stored = StoredStreams(fs)
-        if target is None:
-            stack.push(stored)
+        stored = stack.enter_context(StoredStreams(target))
         for source in streams:
             for stream in _split(source):
                 stored._receive(stream)
