@@ -66,12 +66,10 @@ def stream(
     _refuse(what, snapshot, output, as_json)
     with ExitStack() as stack:
         there = None if target is None else stack.enter_context(WritableFilesystem.load(target))
-        step = stack.enter_context(progress())
-        step("receiving in memory")
-        stored = stack.enter_context(
-            stored_streams(*(sys.stdin.buffer if name == "-" else name for name in files),
-                           target=there)
-        )  # fmt: skip
+        sources = [sys.stdin.buffer if name == "-" else name for name in files]
+        with progress() as step:
+            step("receiving in memory")
+            stored = stack.enter_context(stored_streams(*sources, target=there))
         if what == "verify":
             if output is not None:
                 write_table(stored.table, output)
