@@ -6,11 +6,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import corpus
 import pytest
 
 CHROMIUM = "/usr/bin/chromium"
 WIDTHS = (1920, 1280, 400)
 SCHEMES = ("light", "dark")
+
+
+def views(number: int = 0) -> dict[int, tuple[str, ...]]:
+    """Themes in which axe looks at a page, by width: one of each; all in a long run.
+
+    `number`: of the page. With it the widths change their themes.
+    """
+    if corpus.LONG:
+        return dict.fromkeys(WIDTHS, SCHEMES)
+    return {width: (SCHEMES[(number + at) % 2],) for at, width in enumerate(WIDTHS)}
+
 
 CUT_OFF = """() => {
     const found = [], width = document.documentElement.clientWidth;

@@ -14,7 +14,7 @@ from typing import Any
 import corpus
 import nbformat
 import pytest
-from browser import CUT_OFF, SCHEMES, WIDTHS, violations
+from browser import CUT_OFF, WIDTHS, views, violations
 from damage import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -748,8 +748,9 @@ def test_readable(show: Any) -> None:
         one = show(fs, "snap2", "snap1")
         (extent,) = fs.subvolume("").extents("large")
         wrong = []
-        for route in ("super", "tree/5", "path/5/docs/note3", "compare/256/257", "stream",
-                      f"address/{extent.disk_bytenr}"):  # fmt: skip
+        routes = ("super", "tree/5", "path/5/docs/note3", "compare/256/257", "stream",
+                  f"address/{extent.disk_bytenr}")  # fmt: skip
+        for number, route in enumerate(routes):
             one.go(route)
             one.page.wait_for_function(
                 "![...document.querySelectorAll('#shown p')].some(one => one.textContent === '…')"
@@ -759,7 +760,7 @@ def test_readable(show: Any) -> None:
                 wide = one.page.evaluate("document.documentElement.scrollWidth")
                 cut = [*one.page.evaluate(CUT_OFF), *one.page.evaluate(BROKEN)]
                 wrong += [(route, width, line) for line in [wide, *cut] if line != width]
-                for scheme in SCHEMES:
+                for scheme in views(number)[width]:
                     one.page.emulate_media(color_scheme=scheme)
                     wrong += [(route, width, scheme, *line) for line in violations(one.page)]
             one.page.emulate_media(media="print", color_scheme="dark")

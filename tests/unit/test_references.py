@@ -5,6 +5,7 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -53,15 +54,28 @@ def names_in(body: list[ast.stmt], prefix: str) -> Iterator[str]:
         yield from names_in(inside, f"{prefix}.{name}")
 
 
-def parsed() -> dict[str, ast.Module]:
+@cache
+def modules() -> dict[str, ast.Module]:
     return {module_of(file): ast.parse(file.read_text()) for file in PACKAGE.rglob("*.py")}
 
 
-MODULES = parsed()
-KNOWN = {*MODULES, *(name for module in MODULES for name in names_in(MODULES[module].body, module))}
-ENDS = {".".join(name.split(".")[-many:]) for name in KNOWN for many in (1, 2, 3, 4)}
+@cache
+def known() -> set[str]:
+    return {*modules(), *(name for module, tree in modules().items()
+                          for name in names_in(tree.body, module))}  # fmt: skip
 
 
+@cache
+def ends() -> set[str]:
+    return {".".join(name.split(".")[-many:]) for name in known() for many in (1, 2, 3, 4)}
+
+
+@cache
+def inside(module: str) -> list[str]:
+    return [name for name in known() if name.startswith(f"{module}.")]
+
+
+@cache
 def is_of_python(target: str) -> bool:
     """Whether it is something of Python's, or of a library."""
     first, *_ = target.split(".")
@@ -78,16 +92,15 @@ def is_of_python(target: str) -> bool:
 
 def leads_somewhere(target: str, module: str) -> bool:
     if target.startswith("."):
-        return target[1:] in ENDS
+        return target[1:] in ends()
     if target.startswith("btrfs_model"):
-        return target in KNOWN
+        return target in known()
     # of a module, or of one of its classes
-    inside = (name for name in KNOWN if name.startswith(f"{module}."))
-    if any(name.endswith(f".{target}") for name in inside):
+    if any(name.endswith(f".{target}") for name in inside(module)):
         return True
     first, _, rest = target.partition(".")
-    is_imported = bool(rest) and f"{module}.{first}" in KNOWN
-    return (is_imported and target in ENDS) or is_of_python(target)
+    is_imported = bool(rest) and f"{module}.{first}" in known()
+    return (is_imported and target in ends()) or is_of_python(target)
 
 
 def references(module: ast.Module) -> Iterator[tuple[int, str]]:
@@ -102,7 +115,7 @@ def references(module: ast.Module) -> Iterator[tuple[int, str]]:
 def test_references_lead_somewhere() -> None:
     nowhere = [
         f"{module}:{line}: {target}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         for line, target in references(tree)
         if not leads_somewhere(target, module)
     ]

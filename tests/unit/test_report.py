@@ -11,7 +11,7 @@ from typing import Any
 
 import corpus
 import pytest
-from browser import CUT_LABELS, CUT_OFF, SCHEMES, WIDTHS, violations
+from browser import CUT_LABELS, CUT_OFF, WIDTHS, views, violations
 from matplotlib.figure import Figure
 
 from btrfs_model.base.charts import COLOURS, KINDS, to_svg
@@ -241,7 +241,7 @@ def test_the_page_in_a_browser(browser: Any, folder: Path) -> None:
         assert page.evaluate(CUT_OFF) == [], width
         assert page.evaluate(CUT_LABELS) == [], width
         assert page.evaluate(SMALL_TEXT) == [], width
-        for scheme in SCHEMES:
+        for scheme in views()[width]:
             page.emulate_media(color_scheme=scheme)
             assert violations(page) == [], (width, scheme)
     page.close()

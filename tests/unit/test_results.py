@@ -4,6 +4,7 @@
 import csv
 import json
 import re
+from contextlib import redirect_stdout
 from dataclasses import replace
 from hashlib import sha256
 from importlib import import_module
@@ -30,10 +31,12 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All workloads at sizes of no message, each in a folder of its own."""
+    """All workloads at sizes of no message, each in a folder of its own, with what is printed."""
     folder = tmp_path_factory.mktemp("small")
     for name, scale in SMALL.items():
-        bm.replay(name, scale, out=folder / name)
+        with (folder / f"{name}.txt").open("w") as printed, redirect_stdout(printed):
+            command = ["replay", name, "--scale", str(scale), "--out", str(folder / name)]
+            assert run_cli(command) == 0
     return folder
 
 
@@ -42,13 +45,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.claim("The terminal shows the sizes that were replayed.")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_terminal_shows_the_sizes_that_were_replayed(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scale = SMALL[name]
-    assert run_cli(["replay", name, "--scale", str(scale), "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    table = pd.read_parquet(tmp_path / "results.parquet")
+def test_the_terminal_shows_the_sizes_that_were_replayed(name: str, small: Path) -> None:
+    printed = (small / f"{name}.txt").read_text()
+    table = pd.read_parquet(small / name / "results.parquet")
     sides = [side.name for side in load(name).sides(None, None)]
     shown = table[table.quantity.isin(load(name).headline) & table.side.isin(sides)]
     # a row for each figure, each with its numbers
@@ -153,31 +152,29 @@ OTHER = "v5.17"
 
 @pytest.mark.claim("Figures that were reported or measured stand beside their own behaviour alone.")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("changed", ["before", "after"])
 def test_a_reported_figure_stands_beside_its_own_behaviour(
-    name: str, changed: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One side is another kernel: the message's figures are left on the other side alone."""
-    replays = []
-    for kernels in ({}, {f"behaviour_{changed}": OTHER}):
-        one = as_of_the_message(name, monkeypatch, **kernels)
-        # charts show what is reported where it is
-        assert one.workload.draw(one.outcome).axes
-        replays.append(frame([one]))
-    whole, other = (table[table.reported.notna() & table.side.isin(["before", "after"])]
-                    for table in replays)  # fmt: skip
+    whole = reported(as_of_the_message(name, monkeypatch))
     assert set(whole.side) == {"before", "after"}
-    (kept,) = {"before", "after"} - {changed}
-    assert set(other.side) == {kept}
     saved = whole.quantity.str.startswith("saved")
-    assert other.reported.tolist() == whole[(whole.side == kept) & ~saved].reported.tolist()
-    assert set(replays[1][replays[1].side == changed].behaviour) == {OTHER}
-    measured = replays[1][replays[1].measured.notna()]
-    assert changed not in set(measured.side)
+    for changed, kept in (("before", "after"), ("after", "before")):
+        table = as_of_the_message(name, monkeypatch, **{f"behaviour_{changed}": OTHER})
+        other = reported(table)
+        assert set(other.side) == {kept}
+        assert other.reported.tolist() == whole[(whole.side == kept) & ~saved].reported.tolist()
+        assert set(table[table.side == changed].behaviour) == {OTHER}
+        assert changed not in set(table[table.measured.notna()].side)
 
 
-def as_of_the_message(name: str, monkeypatch: pytest.MonkeyPatch, **kernels: str):
-    """Replay a small filesystem as if it had the size of the message's."""
+def reported(table: pd.DataFrame) -> pd.DataFrame:
+    """Figures of the two sides that the message has, too."""
+    return table[table.reported.notna() & table.side.isin(["before", "after"])]
+
+
+def as_of_the_message(name: str, monkeypatch: pytest.MonkeyPatch, **kernels: str) -> pd.DataFrame:
+    """Replay and draw a small filesystem as if it had the size of the message's."""
     workload = load(name)
     # of two workloads the message has several sizes, and these have the least
     scale = {"log-dir": 0.001, "send-utimes": 1 / 3}.get(name, "quick")
@@ -187,7 +184,10 @@ def as_of_the_message(name: str, monkeypatch: pytest.MonkeyPatch, **kernels: str
         monkeypatch.setattr(f"{workload.run.__module__}.ALONE", ())
     here = import_module("btrfs_model.experiments.replay")
     monkeypatch.setattr(here, "load", lambda _: replace(workload, inputs=(small,)))
-    return run(name, "full", **kernels)
+    one = run(name, "full", **kernels)
+    # charts show what is reported where it is
+    assert one.workload.draw(one.outcome).axes
+    return frame([one])
 
 
 def test_the_behaviour_counts_and_not_its_name() -> None:

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urldefrag
 import click
 import corpus
 import pytest
-from browser import CUT_LABELS, SCHEMES, WIDTHS, violations
+from browser import CUT_LABELS, WIDTHS, views, violations
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
@@ -163,16 +163,13 @@ def test_pages_in_a_browser(browser: Any, site: Path, address: str) -> None:
     for number, name in enumerate(names if corpus.LONG else KINDS):
         page.goto(f"{address}/{name}.html")
         page.add_style_tag(content="* { transition: none !important }")
-        turns = [(width, scheme) for width in WIDTHS for scheme in SCHEMES]
-        # of other pages at one width in one theme, another one each time
-        chosen = turns if name in KINDS else [turns[number % len(turns)]]
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             found = [*page.evaluate(CUT), *page.evaluate(CUT_LABELS)]
             if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
                 found.append(f"{wide} pixels wide")
             wrong += [(name, width, one) for one in found]
-            for scheme in [scheme for at, scheme in chosen if at == width]:
+            for scheme in views(number)[width]:
                 page.evaluate(THEME, scheme)
                 wrong += [(name, width, scheme, *one) for one in violations(page)]
     page.close()
