@@ -30,7 +30,7 @@ KINDS = (
     "docs/index", "notebooks/course/00-ten-files", "notebooks/fiemap-shared",
     "notebooks/trade-offs", "docs/how-to/explain", "docs/reference/machines",
 )  # fmt: skip
-"""A page of each kind: these are looked at by axe at all widths and in both themes."""
+"""A page of each kind."""
 
 
 @pytest.fixture(scope="module")
