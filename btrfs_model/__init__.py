@@ -58,9 +58,12 @@ if TYPE_CHECKING:
     from btrfs_model.questions.send.ioctl import SendResult as SendResult
     from btrfs_model.questions.send.ioctl import send as send
     from btrfs_model.questions.send.plan import plan as plan
+    from btrfs_model.questions.usage.compressed import compression as compression
     from btrfs_model.questions.usage.files import extent_references as extent_references
     from btrfs_model.questions.usage.files import extents as extents
+    from btrfs_model.questions.usage.freed import freed as freed
     from btrfs_model.questions.usage.space import du as du
+    from btrfs_model.questions.usage.waste import waste as waste
     from btrfs_model.scripts.run import script as script
     from btrfs_model.stream.reader import read_stream as read_stream
     from btrfs_model.stream.writer import StreamWriter as StreamWriter
@@ -89,6 +92,7 @@ _HOMES: Final = {
     "build": "experiments.replay:build",
     "check": "questions.check:check",
     "commit": "questions.lasting:commit",
+    "compression": "questions.usage.compressed:compression",
     "counting": "base.counters:counting",
     "create": "mount.writable:WritableFilesystem.mkfs",
     "diff": "questions.diff:diff",
@@ -100,6 +104,7 @@ _HOMES: Final = {
     "extents": "questions.usage.files:extents",
     "fiemap": "questions.fiemap.api:fiemap",
     "fiemap_mounted": "questions.fiemap.mounted:fiemap_mounted",
+    "freed": "questions.usage.freed:freed",
     "fsync": "questions.lasting:fsync",
     "load": "mount.writable:WritableFilesystem.load",
     "logical_ino": "backref.api:logical_ino",
@@ -121,6 +126,7 @@ _HOMES: Final = {
     "toggles": "behaviour:table",
     "tree_stats": "questions.dumptree.statistics:tree_stats",
     "use_code": "native.choice:select",
+    "waste": "questions.usage.waste:waste",
     "workload": "experiments.workloads.own:workload",
     "write_tar": "questions.archive:write_tar",
 }

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrfs_model.base.printable import printable
-from btrfs_model.cli.common import aside, print_json_lines, print_table, stdout, write_table
+from btrfs_model.cli.common import aside, note, print_json_lines, print_table, stdout, write_table
 from btrfs_model.cli.flags import (
+    SIZE,
     Command,
     Images,
     Whole,
@@ -112,28 +113,57 @@ def _print_with_references(table: pd.DataFrame, references: pd.DataFrame) -> Non
         "btrfs-model du disk.img",
         "btrfs-model du disk.img snap1 snap2 --json",
         "btrfs-model du disk.img 5 --nested",
+        "btrfs-model du disk.img snap1 snap2 --together",
+        "btrfs-model du disk.img --free 20G --json",
         "btrfs-model du disk.img --out du.parquet",
     ),
 )
 @images_before("subvolumes", "[SUBVOL]...")
 @click.option("--nested", is_flag=True,
               help="Subvolumes inside are part of one, as in btrfs filesystem du.")  # fmt: skip
+@click.option(
+    "--together", is_flag=True,
+    help="Show instead what it frees to delete them, each row with all above it.",
+)  # fmt: skip
+@click.option("--free", type=SIZE, metavar="SIZE",
+              help="Show the fewest subvolumes to delete for so many bytes, of SUBVOL or of all "
+                   "that are read-only.")  # fmt: skip
 @json_option("One JSON object a line.")
 @table_option("Write all columns as a table")
 def du(
-    image: Images, subvolumes: tuple[str, ...], nested: bool, as_json: bool, output: Path | None
+    image: Images,
+    subvolumes: tuple[str, ...],
+    nested: bool,
+    together: bool,
+    free: int | None,
+    as_json: bool,
+    output: Path | None,
 ) -> None:
     """Show what subvolumes use alone and what they share, in bytes; all of them without SUBVOL.
 
     `total`, `exclusive` and `set_shared` are those of `btrfs filesystem du -s`: bytes of files, an
     extent being shared as soon as more than one place refers to it. The other columns are bytes on
     disk, of data extents and of tree blocks, and how many of them nothing outside refers to.
+
+    With --together or --free the rows are those to delete, the oldest first: `alone` is what one
+    frees by itself, `data`, `metadata` and `freed` what it frees with all rows above it.
     """
+    from btrfs_model.questions.usage.freed import freed
     from btrfs_model.questions.usage.space import du as space
 
     one_output(as_json, output)
+    if nested and (together or free is not None):
+        raise click.UsageError("--nested has no meaning with --together and --free")
+    if together and free is None and not subvolumes:
+        raise click.UsageError("--together wants the subvolumes to delete: SUBVOL...")
     with image.open() as fs:
-        table = space(fs, *subvolumes, nested=nested)
+        if together or free is not None:
+            table = freed(fs, *subvolumes, at_least=free)
+        else:
+            table = space(fs, *subvolumes, nested=nested)
+    if free is not None and len(table) > table["fewest"].max():
+        note(f"a search found these {len(table)}; fewer may do, but not fewer than "
+             f"{table['fewest'].max()}")  # fmt: skip
     if output is not None:
         write_table(table, output)
     else:

@@ -261,6 +261,13 @@ class Listing:
         prefix: bytes = self.prefixes[self.directory[row]]
         return prefix + bytes(self.image.block_bytes[at : at + size])
 
+    def first_paths(self) -> dict[int, bytes]:
+        """Return a path of each inode: the first of its names in the order of the listing."""
+        inodes, rows = np.unique(self._ino, return_index=True)
+        return {
+            ino: self.path(row) for ino, row in zip(inodes.tolist(), rows.tolist(), strict=True)
+        }
+
     def write(self, writer: FormWriter, out: BinaryIO) -> None:
         """Write each row as text, by the part ``row`` of a form."""
         columns: Columns = {

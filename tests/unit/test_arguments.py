@@ -26,6 +26,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "build": ("send-truncate", 0.01),
     "check": ("disk.img",),
     "commit": (FS,),
+    "compression": (FS, "snap"),
     "create": ("1G",),
     "diff": (FS, "snap", "snap"),
     "draw": (FS,),
@@ -35,6 +36,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "extents": (FS, "snap", "f"),
     "fiemap": (FS, "snap", "f"),
     "fiemap_mounted": (FS, "f"),
+    "freed": (FS, "snap"),
     "fsync": (FS, "f"),
     "load": ("disk.img",),
     "logical_ino": (FS, 0),
@@ -52,6 +54,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "send": (FS, "snap"),
     "stored_streams": (b"",),
     "tree_stats": ("disk.img",),
+    "waste": (FS, "snap"),
     "workload": ("mine", print, print, ["send-utimes-cache"]),
     "write_tar": (FS, "snap", "snap.tar"),
 }

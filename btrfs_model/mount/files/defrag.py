@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from btrfs_model.mount.files.file_item import Extent, align, extents_between
@@ -20,6 +22,23 @@ THRESHOLD: Final = 256 << 10
 """An extent of so many bytes is large enough, where nobody says how many."""
 
 
+@dataclass
+class Layout:
+    """What defragmentation looks at of a file.
+
+    `between`: the file extents that touch [start, end), ascending.
+    `waits`: whether any of [start, end) is to be written anyway.
+    `size`: of the file, bytes.
+    `sectorsize`, `max_inline`: of the filesystem, and of the mount.
+    """
+
+    between: Callable[[int, int], list[Extent]]
+    waits: Callable[[int, int], bool]
+    size: int
+    sectorsize: int
+    max_inline: int
+
+
 def defragment(
     fs: Mount, inode: LiveInode, start: int, end: int, threshold: int, compress: str
 ) -> None:
@@ -31,15 +50,15 @@ def defragment(
 
     ``btrfs_defrag_file()`` (Linux 6.18; since 5.16), where each file extent item is an extent map.
     """
-    blocksize = fs.sectorsize
-    at, last = start // blocksize * blocksize, align(min(end, inode.pages.i_size), blocksize)
-    while at < last:
-        stop = min(at + _CLUSTER, last)
-        targets, scanned = _targets(fs, inode, at, stop, threshold or THRESHOLD, bool(compress))
+    layout = Layout(
+        lambda low, high: extents_between(fs, inode, low, high),
+        lambda low, high: bool(inode.pages.ranges(low, high)),
+        inode.pages.i_size, fs.sectorsize, fs.options.max_inline,
+    )  # fmt: skip
+    for targets in fragmented(layout, start, end, threshold, every=bool(compress)):
         inode.defragged = [*inode.defragged, *targets]
         for low, high in targets:
             make_dirty(fs, inode, low, read_live(fs, inode, low, high))
-        at = max(stop, scanned)
     if compress:
         inode.defrag_compress = compress
         try:
@@ -48,26 +67,43 @@ def defragment(
             inode.defrag_compress = ""
 
 
+def fragmented(
+    file: Layout, start: int, end: int, threshold: int, *, every: bool = False
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield the ranges of [start, end) to write anew, those of a cluster at a time.
+
+    `threshold`: as for :func:`defragment`.
+    `every`: whether extents are written anew that are large, or alone.
+    """
+    at = start // file.sectorsize * file.sectorsize
+    last = align(min(end, file.size), file.sectorsize)
+    while at < last:
+        stop = min(at + _CLUSTER, last)
+        targets, scanned = _targets(file, at, stop, threshold or THRESHOLD, every)
+        yield targets
+        at = max(stop, scanned)
+
+
 def _targets(
-    fs: Mount, inode: LiveInode, start: int, end: int, threshold: int, every: bool
+    file: Layout, start: int, end: int, threshold: int, every: bool
 ) -> tuple[list[tuple[int, int]], int]:
     """Return the ranges to write anew, and where to go on (``defrag_collect_targets()``)."""
     found: list[tuple[int, int]] = []
     scanned = start
-    extents = extents_between(fs, inode, start, end + threshold)
+    extents = file.between(start, end + threshold)
     for extent, behind in itertools.zip_longest(extents, extents[1:]):
         at = max(start, extent.start)
-        stop = align(extent.end, fs.sectorsize)
+        stop = align(extent.end, file.sectorsize)
         if at >= end:
             break
         scanned = max(scanned, stop)
-        if not _may_be_target(fs, inode, extent, at, stop):
+        if not _may_be_target(file, extent, at, stop):
             continue
         joins = bool(found) and found[-1][1] == at
         if not every and not extent.is_inline:
             if extent.length >= min(threshold, _most(extent)):
                 continue
-            if not (joins or _joins(inode, extent, behind, threshold)):
+            if not (joins or _joins(file, extent, behind, threshold)):
                 continue
         stop = min(stop, end)
         if joins:
@@ -77,17 +113,17 @@ def _targets(
     return found, end if found else scanned
 
 
-def _may_be_target(fs: Mount, inode: LiveInode, extent: Extent, start: int, end: int) -> bool:
+def _may_be_target(file: Layout, extent: Extent, start: int, end: int) -> bool:
     if extent.is_inline:
-        return fs.sectorsize > fs.options.max_inline
+        return file.sectorsize > file.max_inline
     if not extent.disk_bytenr or extent.is_prealloc:
         return False
-    return not inode.pages.ranges(start, end)
+    return not file.waits(start, end)
 
 
-def _joins(inode: LiveInode, extent: Extent, behind: Extent | None, threshold: int) -> bool:
+def _joins(file: Layout, extent: Extent, behind: Extent | None, threshold: int) -> bool:
     """Whether the next extent can become one with it (``defrag_check_next_extent()``)."""
-    if extent.end >= inode.pages.i_size or behind is None or behind.start != extent.end:
+    if extent.end >= file.size or behind is None or behind.start != extent.end:
         return False
     if behind.is_inline or not behind.disk_bytenr or behind.is_prealloc:
         return False

@@ -46,6 +46,8 @@ RELOCATION: Final = (ObjectId.TREE_RELOC, ObjectId.DATA_RELOC_TREE)
 
 Addresses = npt.NDArray[np.uint64]
 Labels = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+"""Sets of bits, a row of words for each."""
 
 
 class TreeRoot(NamedTuple):
@@ -54,6 +56,7 @@ class TreeRoot(NamedTuple):
     `id`: the tree's objectid.
     `bytenr`, `generation`, `level`: of the root block.
     `progress`: of a subvolume that is being freed: everything before is gone.
+    `is_dead`: whether it is a deleted subvolume, which waits to be freed or is being freed.
     """
 
     id: int
@@ -61,6 +64,12 @@ class TreeRoot(NamedTuple):
     generation: int
     level: int
     progress: Key | None
+    is_dead: bool
+
+    @property
+    def stays(self) -> bool:
+        """Whether what it refers to is kept: not by the dead, and not by a relocation."""
+        return not self.is_dead and self.id not in RELOCATION
 
 
 class _Level(NamedTuple):
@@ -189,7 +198,41 @@ class FileForest:
             masks[level][np.searchsorted(blocks, child[inside])] = True
         return masks
 
+    def bits(self, numbers: Labels, words: int) -> list[Words]:
+        """Say which roots have each block, as a bit of each of them.
+
+        `numbers`: the bit of each root, or -1 for those that do not count.
+        `words`: how many words of 64 bits a block has.
+        Returns for each level from the leaves up an array of shape (blocks, words).
+        """
+        found: list[Words] = [np.empty((0, words), np.uint64)] * len(self._levels)
+        for level in range(len(self._levels) - 1, -1, -1):
+            blocks, child, parent = self._levels[level]
+            rows = [
+                row for row, root in enumerate(self.roots)
+                if root.level == level and numbers[row] >= 0
+            ]  # fmt: skip
+            arriving = np.array([self.roots[row].bytenr for row in rows], np.uint64)
+            carried = one_bit(numbers[rows], words)
+            if len(child):
+                above = found[level + 1][np.searchsorted(self._levels[level + 1].blocks, parent)]
+                arriving = np.concatenate([arriving, child])
+                carried = np.concatenate([carried, above])
+            found[level] = any_bit(np.searchsorted(blocks, arriving), carried, len(blocks))
+        return found
+
     # -------------------------------------------------------------------------- questions up --
+
+    def above(self, leaves: Addresses, number: int) -> list[npt.NDArray[np.bool_]]:
+        """Say which blocks of a tree are on the way from its root to some of its leaves."""
+        inside = self.reached({number})
+        ways = [np.isin(self._levels[0].blocks, leaves) & inside[0]]
+        for below, (level, upper) in enumerate(pairwise(self._levels)):
+            on = ways[below][np.searchsorted(level.blocks, level.child)]
+            way = np.zeros(len(upper.blocks), np.bool_)
+            way[np.searchsorted(upper.blocks, level.parent[on])] = True
+            ways.append(way & inside[below + 1])
+        return ways
 
     def owners(self, leaves: Addresses) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Find the roots that have each of some leaves.
@@ -233,6 +276,32 @@ def single_label(group: npt.NDArray[np.intp], labels: Labels, count: int) -> Lab
     return np.where((low == high) | (low == NOBODY), low, MANY)
 
 
+def one_bit(numbers: Labels, words: int) -> Words:
+    """Return sets of bits (shape (len(numbers), words)) that have one each."""
+    bits = np.zeros((len(numbers), words), np.uint64)
+    place = np.uint64(1) << (numbers % 64).astype(np.uint64)
+    bits[np.arange(len(numbers)), numbers // 64] = place
+    return bits
+
+
+def any_bit(group: npt.NDArray[np.intp], bits: Words, count: int) -> Words:
+    """Return the bits that any row of each of `count` groups has."""
+    found = np.zeros((count, bits.shape[1]), np.uint64)
+    if len(group):
+        order = np.argsort(group, kind="stable")
+        groups, starts = np.unique(group[order], return_index=True)
+        found[groups] = np.bitwise_or.reduceat(bits[order], starts, axis=0)
+    return found
+
+
+def how_many_bits(bits: Words) -> npt.NDArray[np.int64]:
+    """Count the bits of each row."""
+    count: npt.NDArray[np.int64] = np.unpackbits(
+        np.ascontiguousarray(bits).view(np.uint8), axis=1
+    ).sum(axis=1, dtype=np.int64)
+    return count
+
+
 def join(
     left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
@@ -253,5 +322,5 @@ def _tree_roots(fs: Filesystem) -> list[TreeRoot]:
             continue
         item = root.item
         place = item.bytenr, item.generation, item.level
-        found.append(TreeRoot(root.id, *place, root.progress))
+        found.append(TreeRoot(root.id, *place, root.progress, root.is_dead))
     return found

@@ -19,9 +19,10 @@ import numpy.typing as npt
 from btrfs_model.base.arguments import checked
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import FileType
-from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.questions.usage.forest import NOBODY, RELOCATION, FileForest
-from btrfs_model.questions.usage.items import DataExtents, covered, read_items
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.questions.usage.forest import NOBODY, RELOCATION
+from btrfs_model.questions.usage.items import covered
+from btrfs_model.questions.usage.references import References
 from btrfs_model.volume.filesystem import Filesystem, opening
 from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
 from btrfs_model.volume.subvolume import Subvolume, join
@@ -173,18 +174,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class _Usage:
+class _Usage(References):
     """All file extents of a filesystem, and which of them are shared."""
 
     def __init__(self, fs: Filesystem) -> None:
+        super().__init__(fs)
         self.nodesize = fs.image.nodesize
-        self.forest = FileForest(fs)
-        items = read_items(fs.image, self.forest.leaves)
-        self.rows = items.extents
-        self.leaf = np.searchsorted(self.forest.leaves, self.rows["leaf"])
-        self.inode = items.inode
-        self.inode_leaf = np.searchsorted(self.forest.leaves, items.inode_leaf)
-        self.extents = DataExtents(fs.image, fs.tree(int(ObjectId.EXTENT_TREE)), self.rows)
         self.shared = self.extents.shared(self.forest, self.rows)
 
     def row(self, sub: Subvolume, ids: set[int]) -> dict[str, int | str]:
