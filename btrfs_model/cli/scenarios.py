@@ -98,6 +98,8 @@ def _releases() -> list[str]:
               help="Make this folder a subvolume: rw, ro, default or default-ro.")  # fmt: skip
 @click.option("--inode-flags", "flags", multiple=True, callback=_pairs, metavar="FLAGS:PATH",
               help="Give a path flags: nodatacow, nodatasum.")  # fmt: skip
+@click.option("--reflink", is_flag=True,
+              help="Share data with the files, where all is on one filesystem.")  # fmt: skip
 @click.option("--shrink", is_flag=True, help="End the device where its last chunk ends.")
 @click.option("--seed", default=0, show_default=True, help="What uuids come from.")
 @click.option("-f", "--force", is_flag=True, help="Replace a file that holds something.")
@@ -106,6 +108,7 @@ def mkfs(
     size: int,
     force: bool,
     shrink: bool,
+    reflink: bool,
     seed: int,
     rootdir: str | None,
     compress: str,
@@ -119,15 +122,16 @@ def mkfs(
     IMAGE is replaced as a whole; where it holds something, with --force alone. The variables
     SOURCE_DATE_EPOCH and DETERMINISTIC_SEED do what they do for mkfs.btrfs 7.3. The image is the
     same byte by byte, also with the files of a folder, except uuids that nobody chose. Times of
-    subvolumes are those of SOURCE_DATE_EPOCH, too; mkfs.btrfs takes them from the clock. There is
-    no --reflink: the image is the same without.
+    subvolumes are those of SOURCE_DATE_EPOCH, too; mkfs.btrfs takes them from the clock.
     """
     from btrfs_model.mount.mkfs.layout import Format
     from btrfs_model.mount.mkfs.make import fresh
-    from btrfs_model.questions.rootdir import Rootdir, make
+    from btrfs_model.questions.rootdir.make import Made, make
+    from btrfs_model.questions.rootdir.source import Rootdir
 
-    if not rootdir and (compress != "no" or subvolumes or flags or shrink):
-        raise click.UsageError("--compress, --subvol, --inode-flags and --shrink go with --rootdir")
+    if not rootdir and (compress != "no" or subvolumes or flags or shrink or reflink):
+        raise click.UsageError("--compress, --subvol, --inode-flags, --reflink and --shrink go "
+                               "with --rootdir")  # fmt: skip
     if image.is_file() and not force and _holds_something(image):
         raise BtrfsModelError(f"{image}: it holds something; --force replaces it")
     if not size and image.exists():
@@ -140,11 +144,11 @@ def mkfs(
     try:
         chosen = Format(size, **options, **features)
         if rootdir:
-            source = Rootdir(rootdir, subvolumes, flags, compress)
+            source = Rootdir(rootdir, subvolumes, flags, compress, reflink)
             made = make(source, chosen, seed=seed, shrink=shrink)
         else:
             chosen.check()
-            made = fresh(chosen, seed)
+            made = Made(fresh(chosen, seed))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     made.save(image)

@@ -18,7 +18,7 @@ import errno
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -130,8 +130,10 @@ class Memory:
                         with there[at + low : at + high] as run:
                             yield at + low, run
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], last: Callable[[int], None] | None = None) -> None:
         """Write all of it to a file, pages of zeros as holes; the file is there whole or not.
+
+        `last`: does something more to the open file before it takes its place.
 
         Raises OSError: when the file cannot be written, or something else is there, such as a
         device.
@@ -140,6 +142,8 @@ class Memory:
             for at, pages in self._pages():
                 _write(file.fileno(), pages, at)
             file.truncate(len(self.buffer))
+            if last is not None:
+                last(file.fileno())
 
     def finish(self, path: str | os.PathLike[str]) -> None:
         """Do as :meth:`save`, for the last time: nothing may change the memory any more."""

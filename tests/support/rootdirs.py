@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,15 @@ CASES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "shrink": (chunks, {"words": ["--shrink", "-b", "2G"], "compress": "zstd"}),
 }  # fmt: skip
 
+ON_BTRFS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
+    "on btrfs": (large, {}),
+    "without sums": (large, {"flags": {"noise": "nodatasum"}}),
+    "reflink": (sparse, {"words": ["--reflink"]}),
+    "reflink and compress": (mixed, {"words": ["--reflink"], "compress": "zstd"}),
+    "reflink dup": (large, {"words": ["--reflink", "-d", "dup", "-b", "1G"]}),
+}
+"""Folders on a btrfs of Linux 6.18, which does not tell checksums."""
+
 
 def arguments(options: dict[str, Any]) -> Iterator[str]:
     """Options of a copy as arguments of mkfs.btrfs."""
@@ -198,12 +208,28 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
+@contextmanager
+def mounted(folder: Path) -> Iterator[Path]:
+    """A btrfs of the kernel that runs."""
+    image, point = folder / "btrfs", folder / "mnt"
+    point.mkdir()
+    with image.open("wb") as file:
+        file.truncate(3 << 30)
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, point], check=True)
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+
 def main() -> None:
     """Ask mkfs.btrfs."""
     records = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, (build, options) in CASES.items():
-            top, image = Path(folder) / name, Path(folder) / "image"
+    with tempfile.TemporaryDirectory() as folder, mounted(Path(folder)) as btrfs:
+        for name, (build, options) in (CASES | ON_BTRFS).items():
+            place = btrfs if name in ON_BTRFS else Path(folder)
+            top, image = place / name, place / "image"
             top.mkdir()
             build(top)
             image.unlink(missing_ok=True)

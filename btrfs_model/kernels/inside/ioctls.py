@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import struct
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-_WRITE, _BOTH = 1, 3
+_WRITE, _READ, _BOTH = 1, 2, 3
 
 
 def number(direction: int, nr: int, size: int, of: int = 0x94) -> int:
@@ -31,6 +32,9 @@ _INO_PATHS = struct.Struct("<QQ4QQ")
 _LOGICAL_INO = struct.Struct("<QQ3QQQ")
 _CONTAINER = struct.Struct("<IIII")  # bytes left, bytes missing, how many, how many missed
 _CLONE_RANGE = struct.Struct("<qQQQ")
+_FS_INFO = struct.Struct("<36xI4xH2xQ968x")  # sector size, checksum, what is asked for
+_CSUM_INFO = 1
+_GET_CSUMS = struct.Struct("<QQQQ")  # offset, length, room, flags; then the room
 _DEDUPE_HEAD = struct.Struct("<QQHHI")
 _DEDUPE_ONE = struct.Struct("<qQQiI")
 _INO_LOOKUP_NUMBER = number(_BOTH, 18, 4096)
@@ -39,6 +43,8 @@ _FIEMAP_NUMBER = number(_BOTH, 11, _FIEMAP.size, ord("f"))
 _INO_PATHS_NUMBER = number(_BOTH, 35, _INO_PATHS.size)
 _LOGICAL_INO_V2 = number(_BOTH, 59, _LOGICAL_INO.size)
 _FICLONERANGE = number(_WRITE, 13, _CLONE_RANGE.size)
+_FS_INFO_NUMBER = number(_READ, 31, _FS_INFO.size)
+_GET_CSUMS_NUMBER = number(_BOTH, 66, _GET_CSUMS.size)
 _FIDEDUPERANGE = number(_BOTH, 54, _DEDUPE_HEAD.size)
 _FIRST_FREE_OBJECTID = 256
 _SEND_VERSION = 8
@@ -169,7 +175,33 @@ def clone_range(source: Path | str, start: int, length: int, target: Path | str,
         opened(source, os.O_RDONLY | os.O_NONBLOCK) as one,
         opened(target, os.O_RDWR | os.O_NONBLOCK) as other,
     ):
-        fcntl.ioctl(other, _FICLONERANGE, _CLONE_RANGE.pack(one, start, length, to))
+        share_range(one, start, length, other, to)
+
+
+def share_range(source: int, start: int, length: int, target: int, to: int) -> None:
+    """Do as :func:`clone_range` with two open files."""
+    fcntl.ioctl(target, _FICLONERANGE, _CLONE_RANGE.pack(source, start, length, to))
+
+
+def csum_of(file: int) -> tuple[int, int] | None:
+    """Return the checksum and the sector size of the btrfs that an open file is on, if it is."""
+    argument = bytearray(_FS_INFO.pack(0, 0, _CSUM_INFO))
+    try:
+        fcntl.ioctl(file, _FS_INFO_NUMBER, argument)
+    except OSError:
+        return None
+    sectorsize, kind, _ = _FS_INFO.unpack(argument)
+    return kind, sectorsize
+
+
+def tells_csums(file: int) -> bool:
+    """Whether the system tells the checksums of a file on btrfs (``BTRFS_IOC_GET_CSUMS``)."""
+    argument = bytearray(_GET_CSUMS.pack(0, 4096, 4096, 0) + bytes(4096))
+    try:
+        fcntl.ioctl(file, _GET_CSUMS_NUMBER, argument)
+    except OSError as error:
+        return error.errno != errno.ENOTTY
+    return True
 
 
 def dedupe_range(source: int, start: int, length: int, target: int, to: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 """Filesystems with the files of a folder, beside those of mkfs.btrfs 7.3."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from progs import btrfs_check
-from rootdirs import CASES, ENVIRONMENT, FSID, RECORDS, arguments, digest, told
+from rootdirs import CASES, ENVIRONMENT, FSID, ON_BTRFS, RECORDS, arguments, digest, told
 
 import btrfs_model as bm
 from btrfs_model.cli import run as command
@@ -23,7 +24,9 @@ from btrfs_model.mount.mkfs.layout import Format
 from btrfs_model.mount.mkfs.make import fresh
 from btrfs_model.mount.mkfs.writer.balance import Root
 from btrfs_model.mount.mkfs.writer.transaction import Transactions
-from btrfs_model.questions.rootdir import Copy, Rootdir, make, smallest_for
+from btrfs_model.questions.rootdir.copy import Copy
+from btrfs_model.questions.rootdir.make import make
+from btrfs_model.questions.rootdir.source import Rootdir, smallest_for
 from btrfs_model.volume.memory import Memory
 
 MKFS = shutil.which("mkfs.btrfs")
@@ -77,6 +80,34 @@ def test_images_are_those_of_mkfs(
     with bm.open(image) as fs:
         assert bm.check(fs) == []
     assert btrfs_check(image) == ""
+
+
+@pytest.mark.claim(
+    "Of a folder on a btrfs that does not tell checksums, and with --reflink, the image is that of "
+    "mkfs.btrfs 7.3, too.",
+    judge="progs",
+)
+@as_root
+@pytest.mark.parametrize("name", ON_BTRFS)
+def test_images_of_btrfs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr("btrfs_model.questions.rootdir.data.csum_of", lambda _: (0, 4096))
+    monkeypatch.setattr("btrfs_model.questions.rootdir.data.tells_csums", lambda _: False)
+    shared: list[tuple[int, int, int]] = []
+
+    def share(_: int, at: int, length: int, image: int, place: int) -> None:
+        assert os.pread(image, length, place)
+        shared.append((at, length, place))
+
+    monkeypatch.setattr("btrfs_model.questions.rootdir.data.share_range", share)
+    build, options = ON_BTRFS[name]
+    (tmp_path / "top").mkdir()
+    build(tmp_path / "top")
+    image = tmp_path / "image"
+    assert run(image, "-U", FSID, "-r", tmp_path / "top", *arguments(options)) == ""
+    assert told(image) == json.loads(RECORDS.read_text())[name]
+    assert bool(shared) == ("--reflink" in options.get("words", []))
 
 
 @pytest.mark.skipif(not IS_NEW, reason="mkfs.btrfs of btrfs-progs 7.3 is not here")
@@ -140,11 +171,25 @@ def test_refused(tmp_path: Path) -> None:
         ((), "how large?"),
         ((*top, "-O", "nosuch"), "unrecognized filesystem feature 'nosuch'"),
         (("--compress", "zstd"), "go with --rootdir"),
+        (("--reflink", "-b", "1G"), "go with --rootdir"),
         (("-b", "1M"), "the smallest device has"),
         (("-b", "1G", "--progs", "6.3"), "none of 6.2, 6.14, 6.19, 7.3"),
     ]:
         assert said in run(image, *words), words
         assert not image.exists()
+
+
+def test_what_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr("btrfs_model.questions.rootdir.data.share_range", refuse)
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top/file").write_bytes(bytes(8192))
+    image = tmp_path / "image"
+    said = run(image, "--rootdir", tmp_path / "top", "--reflink")
+    assert said.endswith(f"cannot clone range of {tmp_path}/top/file: Invalid cross-device link\n")
+    assert [one.name for one in tmp_path.iterdir()] == ["top"]
 
 
 def test_a_larger_file_stays_as_large(tmp_path: Path) -> None:
