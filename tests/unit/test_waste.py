@@ -68,15 +68,23 @@ def test_by_hand(wasted: bm.WritableFilesystem) -> None:
     assert bm.waste(wasted, "snap", "kept")["frees"].tolist() == [0]
 
 
-def test_a_snapshot_that_goes_frees_the_bookend(wasted: bm.WritableFilesystem) -> None:
+def test_what_is_deleted_keeps_nothing() -> None:
+    """A snapshot that waits to be freed keeps no extent and no block."""
     with bm.create("1G", max_inline=0) as fs:
         fs.create("f")
         fs.write("f", 0, b"x" * MIB)
         fs.sync()
         fs.write("f", 4 * KIB, b"y" * (1020 * KIB))
-        fs.sync()
-        (row,) = bm.waste(fs).itertuples()
-        assert (row.frees, row.writes, row.saves) == (MIB + 1020 * KIB, MIB, 1020 * KIB)
+        fs.snapshot("", "old")
+        fs.snapshot("", "new")
+        for names, frees in ((("old",), 0), (("new",), MIB + 1020 * KIB)):
+            (row,) = bm.waste(fs, 5).itertuples()
+            assert (row.frees, row.writes, row.saves) == (0, MIB, -MIB)
+            for name in names:
+                fs.delete_subvolume(name)
+            fs.commit()
+            (row,) = bm.waste(fs, 5).itertuples()
+            assert (row.frees, row.saves) == (frees, frees - MIB)
 
 
 def test_a_threshold_takes_what_defragmentation_takes(wasted: bm.WritableFilesystem) -> None:

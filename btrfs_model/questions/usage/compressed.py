@@ -19,7 +19,7 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD, INODE_ITEM
 from btrfs_model.questions.usage.items import file_extents
 from btrfs_model.questions.usage.places import Place, Sums
-from btrfs_model.questions.usage.stored import StoredFile, Trial
+from btrfs_model.questions.usage.stored import NAMES, StoredFile, Trial
 from btrfs_model.volume.filesystem import Filesystem, opening
 from btrfs_model.volume.subvolume import Subvolume
 
@@ -88,8 +88,8 @@ def compression(
         a property or chattr), ``preallocated`` (perhaps: the file had such ranges), ``not tried``
         (it would help: mounted without the option then, or a direct write). That is asked of the
         algorithm of the file's property, else of its other extents, else of the first trial, else
-        of zstd. Only a start of an extent is tried: what lies behind a piece that fails, up to 512
-        KiB, kernels do not try.
+        of what most extents of the subvolume have, else of zstd. Only the start of an extent is
+        tried: what lies behind a piece that fails, up to 512 KiB, kernels do not try.
 
         ``level``: all levels that give just the bytes of the file's first compressed extents. Empty
         where none does, as with zstd before Linux 6.15, and for lzo, whose level changes nothing.
@@ -139,6 +139,7 @@ class _Compressed:
         items, image = sub.tree.scan(), sub.fs.image
         columns = select(items, items["type"] == ItemType.EXTENT_DATA)
         rows = file_extents(image, columns, sub.id)
+        self.usual = _usual(rows, trials)
         inodes = select(items, items["type"] == ItemType.INODE_ITEM)
         is_file = records(image, inodes, INODE_ITEM)["mode"] & _FORMAT == stat.S_IFREG
         there: npt.NDArray[np.bool_] = self.place.wants(rows["inode"]) & is_among(
@@ -211,7 +212,7 @@ class _Compressed:
         )
 
     def _stored(self, ino: int) -> StoredFile:
-        return StoredFile(self.sub, self.sub.inode(ino), self.kernel, self.trials)
+        return StoredFile(self.sub, self.sub.inode(ino), self.kernel, self.usual)
 
     def _look_into(self, table: pd.DataFrame, why: bool, levels: bool) -> None:
         """Add the columns that take a look at data."""
@@ -254,6 +255,14 @@ class _Compressed:
             reasons = [told.get(ino, {}).get(at, ("", 0))[0] for ino, at in places]
             table["why"] = pd.Series(reasons, dtype="object")
         return table
+
+
+def _usual(rows: Rows, trials: list[Trial]) -> tuple[str, int]:
+    """Return by which algorithm and level a file is tried that has no compressed extent."""
+    if trials:
+        return trials[0].kind, trials[0].level
+    used = np.bincount(rows["compression"], minlength=1)[1:]
+    return (NAMES[1 + int(used.argmax())] if used.any() else "zstd"), 0
 
 
 def _ratio(table: pd.DataFrame) -> npt.NDArray[np.float64]:

@@ -24,7 +24,8 @@ from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.subvolume import Inode, Subvolume
 
-_NAMES: Final = {number: name for name, number in COMPRESSION_TYPES.items()}
+NAMES: Final = {number: name for name, number in COMPRESSION_TYPES.items()}
+"""Compressions by number."""
 _LOOKED_AT: Final = 4
 """So many extents are compressed again to find the level."""
 _STEP: Final = 128 << 20
@@ -40,26 +41,24 @@ class StoredFile:
 
     `sub`, `inode`: which.
     `kernel`: that compresses.
-    `trials`: the first of them is the algorithm of a file that has none.
+    `usual`: algorithm and level of a file that has none.
     Raises CorruptImageError: when the tree is damaged.
     """
 
     def __init__(
-        self, sub: Subvolume, inode: Inode, kernel: Behaviour, trials: list[Trial]
+        self, sub: Subvolume, inode: Inode, kernel: Behaviour, usual: tuple[str, int]
     ) -> None:
         self.sub, self.inode, self._kernel = sub, inode, kernel
         self.extents = [one for one in sub.extents(inode.ino) if not one.is_hole]
         self._reader = FileReader(sub.fs.image, sub.fs.checksums, sub.id, inode.ino)
         self._sectorsize = sub.fs.image.sectorsize
-        self._kind, self._level = self._algorithm(trials)
+        self._kind, self._level = self._algorithm(usual)
 
-    def _algorithm(self, trials: list[Trial]) -> tuple[str, int]:
+    def _algorithm(self, usual: tuple[str, int]) -> tuple[str, int]:
         value = self.sub.xattrs(self.inode.ino).get(COMPRESSION_PROPERTY, b"").decode("latin-1")
         used = [one.compression for one in self.extents if one.compression]
         kind = next((name for name in LEVELS if value.startswith(name)), "")
-        if kind or used:
-            return kind or _NAMES[used[0]], 0
-        return (trials[0].kind, trials[0].level) if trials else ("zstd", 0)
+        return (kind or NAMES[used[0]], 0) if kind or used else usual
 
     def data(self) -> Iterator[tuple[int, bytes]]:
         """Yield the ranges of the file that have data, in pieces, up to its end."""
@@ -116,7 +115,7 @@ class StoredFile:
         if not compressed or {one.compression for one in compressed} == {COMPRESSION_TYPES["lzo"]}:
             return ""
         first = next(one for one in compressed if one.compression != COMPRESSION_TYPES["lzo"])
-        kind = _NAMES[first.compression]
+        kind = NAMES[first.compression]
         least, most, _ = LEVELS[kind]
         known = [level for level in range(most, least - 1, -1) if level]
         alike = {one.disk_bytenr: one for one in compressed if one.compression == first.compression}
