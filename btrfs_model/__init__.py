@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from btrfs_model.questions.reads.walk import reads as reads
     from btrfs_model.questions.receive.api import receive as receive
     from btrfs_model.questions.receive.stored import stored_streams as stored_streams
+    from btrfs_model.questions.rescue.api import rescue as rescue
+    from btrfs_model.questions.rescue.api import rescue_roots as rescue_roots
+    from btrfs_model.questions.rescue.heal import heal as heal
     from btrfs_model.questions.send.ioctl import SendResult as SendResult
     from btrfs_model.questions.send.ioctl import send as send
     from btrfs_model.questions.send.plan import plan as plan
@@ -106,6 +109,7 @@ _HOMES: Final = {
     "fiemap_mounted": "questions.fiemap.mounted:fiemap_mounted",
     "freed": "questions.usage.freed:freed",
     "fsync": "questions.lasting:fsync",
+    "heal": "questions.rescue.heal:heal",
     "load": "mount.writable:WritableFilesystem.load",
     "logical_ino": "backref.api:logical_ino",
     "open": "volume.filesystem:Filesystem.open",
@@ -118,6 +122,8 @@ _HOMES: Final = {
     "receiver_calls": "cost.receiver:receiver_calls",
     "replay": "experiments.replays:replay",
     "replay_log": "questions.logreplay:replay_log",
+    "rescue": "questions.rescue.api:rescue",
+    "rescue_roots": "questions.rescue.api:rescue_roots",
     "sample": "base.samples:sample",
     "script": "scripts.run:script",
     "send": "questions.send.ioctl:send",

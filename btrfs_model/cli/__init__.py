@@ -52,6 +52,8 @@ _COMMANDS = {
     "explore": ("drawings", "Make a page of all trees, down to bytes, to look around in."),
     "tree-stats": ("trees", "Show levels, leaves and fill of trees."),
     "check": ("trees", "Look for damage in an image."),
+    "rescue": ("rescue", "Write what can still be read of a damaged image."),
+    "heal": ("rescue", "Make rotted sectors right from a stream, an image or a mirror."),
     "logical-resolve": ("trees", "Show which files use a logical address."),
     "subvolumes": ("files", "List the subvolumes of an image."),
     "ls": ("files", "List the files of a subvolume."),

@@ -195,13 +195,13 @@ def _verify_copy(block: bytes, offset: int, path: str | os.PathLike[str]) -> Raw
     return raw
 
 
-def _check_supported(raw: RawSuperBlock, path: str | os.PathLike[str]) -> None:
+def _check_supported(raw: RawSuperBlock, path: str | os.PathLike[str], *, any_flags: bool) -> None:
     name = os.fspath(path)
     if unsupported := raw.incompat_flags & ~_SUPPORTED:
         raise UnsupportedError(
             f"{name}: incompatible features not supported: {_names(unsupported, INCOMPAT_FLAGS)}"
         )
-    if unsupported := raw.flags & ~_SUPPORTED_SUPER_FLAGS:
+    if not any_flags and (unsupported := raw.flags & ~_SUPPORTED_SUPER_FLAGS):
         raise UnsupportedError(
             f"{name}: superblock flags not supported: {_names(unsupported, SUPER_FLAGS)}"
         )
@@ -268,7 +268,12 @@ def _system_chunks(
 
 
 def parse_superblock(
-    block: bytes, offset: int, path: str | os.PathLike[str], copies: tuple[int, ...] = ()
+    block: bytes,
+    offset: int,
+    path: str | os.PathLike[str],
+    copies: tuple[int, ...] = (),
+    *,
+    any_flags: bool = False,
 ) -> SuperBlock:
     """Parse and verify one copy.
 
@@ -276,11 +281,12 @@ def parse_superblock(
     `offset`: byte of the image that they are from.
     `path`: the image, for errors.
     `copies`: where good copies lie.
+    `any_flags`: whatever is in its flags, such as a conversion that did not end.
     Raises CorruptImageError: when magic, checksum or a field is wrong; it names the byte.
     Raises UnsupportedError: for a feature that the model does not handle.
     """
     raw = _verify_copy(block, offset, path)
-    _check_supported(raw, path)
+    _check_supported(raw, path, any_flags=any_flags)
     _check_values(raw, offset, path)
     return SuperBlock(
         offset=offset,
@@ -322,7 +328,9 @@ _COPIED: Final = [
 ]
 
 
-def read_superblocks(buffer: Payload | mmap, path: str | os.PathLike[str]) -> SuperBlock:
+def read_superblocks(
+    buffer: Payload | mmap, path: str | os.PathLike[str], *, any_flags: bool = False
+) -> SuperBlock:
     """Find the newest good superblock of an image.
 
     Copies beyond the end of the image or of the device are not looked at; nor do copies count that
@@ -330,6 +338,7 @@ def read_superblocks(buffer: Payload | mmap, path: str | os.PathLike[str]) -> Su
 
     `buffer`: the image (an mmap will do).
     `path`: its name, for errors.
+    `any_flags`: as of :func:`parse_superblock`.
     Returns the copy with the highest generation, the first of equals.
     Raises NotBtrfsError: when there is no copy.
     Raises CorruptImageError: when no copy is good: what is wrong with the first.
@@ -357,4 +366,5 @@ def read_superblocks(buffer: Payload | mmap, path: str | os.PathLike[str]) -> Su
         raise first_error or NotBtrfsError(path, _what_it_is(buffer))
     # max() keeps the first of equals
     offset, block, _ = max(good, key=lambda copy: copy[2].generation)
-    return parse_superblock(block, offset, path, tuple(copy[0] for copy in good))
+    copies = tuple(copy[0] for copy in good)
+    return parse_superblock(block, offset, path, copies, any_flags=any_flags)

@@ -8,6 +8,7 @@ import stat
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from btrfs_model.base.arguments import checked
@@ -104,12 +105,12 @@ def _write(subvolume: Subvolume, out: BinaryIO) -> list[str]:
             if stat.S_ISSOCK(mode):
                 sockets.append(path)
                 continue
-            info = _member(row)
+            info = member(row)
             if ino in first and not stat.S_ISDIR(mode):
                 info.type, info.linkname = tarfile.LNKTYPE, first[ino]
             elif stat.S_ISREG(mode):
                 first[ino] = info.name
-                _add_file(archive, info, subvolume, row)
+                _add(archive, info, subvolume, row)
                 continue
             else:
                 first[ino] = info.name
@@ -117,7 +118,7 @@ def _write(subvolume: Subvolume, out: BinaryIO) -> list[str]:
     return sockets
 
 
-def _member(row: dict[str, Any]) -> tarfile.TarInfo:
+def member(row: dict[str, Any]) -> tarfile.TarInfo:
     """Describe an entry of a listing; a regular file has no size yet."""
     mode = row["mode"]
     info = tarfile.TarInfo(f"./{row['path']}" if row["path"] else ".")
@@ -145,12 +146,33 @@ def _decimal(time: int) -> str:
     return f"{'-' if time < 0 else ''}{seconds}.{rest:09d}"
 
 
-def _add_file(
+def _add(
     archive: tarfile.TarFile, info: tarfile.TarInfo, subvolume: Subvolume, row: dict[str, Any]
 ) -> None:
     size, ino = row["size"], row["ino"]
     extents = [one for one in subvolume.extents(ino) if not one.is_zero and one.start < size]
-    ranges = _ranges(extents, size)
+    reader = FileReader(subvolume.fs.image, subvolume.fs.checksums, subvolume.id, ino)
+    pieces = _pieces(reader, extents, size, subvolume.inode(ino).flags)
+    spans = [(one.start, min(one.end, size)) for one in extents]
+    add_file(archive, info, ino, size, spans, pieces)
+
+
+def add_file(
+    archive: tarfile.TarFile,
+    info: tarfile.TarInfo,
+    ino: int,
+    size: int,
+    spans: list[tuple[int, int]],
+    pieces: Iterator[bytes | memoryview],
+) -> None:
+    """Add a regular file, with its holes.
+
+    `info`: all of the member but its size.
+    `ino`: the inode's number.
+    `spans`: first byte, and that behind the last, of what is no hole, in order.
+    `pieces`: the bytes of these, one behind the other.
+    """
+    ranges = _ranges(spans)
     head = b""
     if sum(length for _, length in ranges) < size:
         head = _sparse_map(ranges, size)
@@ -162,21 +184,19 @@ def _add_file(
         # a name that needs no record of its own, which readers would take for the file's
         info.name = f"GNUSparseFile.0/{ino}"
     info.size = len(head) + sum(length for _, length in ranges)
-    reader = FileReader(subvolume.fs.image, subvolume.fs.checksums, subvolume.id, ino)
-    flags = subvolume.inode(ino).flags
-    archive.addfile(info, cast("BinaryIO", _Pieces(_pieces(reader, head, extents, size, flags))))
+    archive.addfile(info, cast("BinaryIO", _Pieces(chain([head], pieces))))
 
 
-def _ranges(extents: list[FileExtent], size: int) -> list[tuple[int, int]]:
+def _ranges(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return what of a file is no hole: first bytes and lengths, those side by side as one."""
     ranges: list[tuple[int, int]] = []
-    for extent in extents:
-        length = min(extent.end, size) - extent.start
-        if ranges and sum(ranges[-1]) == extent.start:
+    for start, end in spans:
+        length = end - start
+        if ranges and sum(ranges[-1]) == start:
             start, before = ranges.pop()
             ranges.append((start, before + length))
         else:
-            ranges.append((extent.start, length))
+            ranges.append((start, length))
     return ranges
 
 
@@ -191,9 +211,8 @@ def _sparse_map(ranges: list[tuple[int, int]], size: int) -> bytes:
 
 
 def _pieces(
-    reader: FileReader, head: bytes, extents: list[FileExtent], size: int, flags: int
+    reader: FileReader, extents: list[FileExtent], size: int, flags: int
 ) -> Iterator[bytes | memoryview]:
-    yield head
     for extent in extents:
         end = min(extent.end, size)
         for low in range(extent.start, end, _STEP):

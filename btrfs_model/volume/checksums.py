@@ -82,9 +82,36 @@ class DataChecksums:
         Raises CorruptImageError: when no copy is good, or the range lies outside of its chunk or
         the image.
         """
+        data, bad, error = self.best(logical, length, verify=verify)
+        if data is not None and not len(bad):
+            return data
+        chunk = self.image.chunk_at(logical)
+        if chunk is not None and chunk.width and length > self.image.sectorsize:
+            # pieces lie on different devices, and what is lost of them is made up for one by one
+            return self._read_halves(logical, length, fault, verify)
+        if data is None:
+            assert error is not None
+            raise _at(self.image.path, fault, error.fault.code, error.fault)
+        start = int(bad[0]) * self.image.sectorsize
+        computed = csum(self.type, data[start : start + self.image.sectorsize])
+        wanted, _ = self.stored(logical + start, self.image.sectorsize)
+        stored, sum_ = (int.from_bytes(c[:8], "little") for c in (wanted.tobytes(), computed))
+        raise _at(self.image.path, fault, Code.BAD_DATA_CSUM, Fault(0, found=stored, wanted=sum_))
+
+    def best(
+        self, logical: int, length: int, *, verify: bool = True
+    ) -> tuple[memoryview | None, npt.NDArray[np.intp], CorruptImageError | None]:
+        """Read data, each sector from the first good copy, and tell which sectors have none.
+
+        `logical`, `length`, `verify`: as for :meth:`read`.
+        Returns `data`: None when no copy can be read.
+        Returns `bad`: intp, numbers of the sectors that differ from their checksum in all copies.
+        Returns `error`: of the first copy that cannot be read.
+        """
         wanted, present = self.stored(logical, length) if verify else _NO_SUMS
         chunk = self.image.chunk_at(logical)
-        good, bad, error = bytearray(), np.empty(0, np.intp), None
+        good, bad = bytearray(), np.empty(0, np.intp)
+        error: CorruptImageError | None = None
         for copy in range(chunk.copies if chunk else 1):
             try:
                 data = self.image.data(logical, length, copy)
@@ -93,7 +120,7 @@ class DataChecksums:
                 continue
             wrong = self._bad_sectors(data, wanted, present)
             if not len(wrong):
-                return data
+                return data, wrong, error
             if not good:
                 good, bad = bytearray(data), wrong
             for sector in np.setdiff1d(bad, wrong).tolist():
@@ -101,19 +128,8 @@ class DataChecksums:
                 good[at] = data[at]
             bad = np.intersect1d(bad, wrong)
             if not len(bad):
-                return memoryview(good)
-        if chunk is not None and chunk.width and length > self.image.sectorsize:
-            # pieces lie on different devices, and what is lost of them is made up for one by one
-            return self._read_halves(logical, length, fault, verify)
-        if not good:
-            assert error is not None
-            raise _at(self.image.path, fault, error.fault.code, error.fault)
-        start = int(bad[0]) * self.image.sectorsize
-        computed = csum(self.type, good[start : start + self.image.sectorsize])
-        stored, sum_ = (
-            int.from_bytes(c[:8], "little") for c in (wanted[bad[0]].tobytes(), computed)
-        )
-        raise _at(self.image.path, fault, Code.BAD_DATA_CSUM, Fault(0, found=stored, wanted=sum_))
+                break
+        return memoryview(good) if good else None, bad, error
 
     def _read_halves(self, logical: int, length: int, fault: Fault, verify: bool) -> memoryview:
         half = length // 2 // self.image.sectorsize * self.image.sectorsize

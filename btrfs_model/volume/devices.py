@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,8 +75,23 @@ class Opened:
     members: list[Member]
 
 
-def open_devices(paths: Paths, *, mounted: bool) -> Opened:
-    """Map all files of a filesystem; see :meth:`.Image.open`."""
+def whole_device(view: memoryview, name: str) -> SuperBlock:
+    """Return the newest superblock of a device that is all there."""
+    superblock = read_superblocks(view, name)
+    check_size(name, len(view), superblock)
+    return superblock
+
+
+def open_devices(
+    paths: Paths,
+    *,
+    mounted: bool,
+    superblock_of: Callable[[memoryview, str], SuperBlock] = whole_device,
+) -> Opened:
+    """Map all files of a filesystem; see :meth:`.Image.open`.
+
+    `superblock_of`: returns the superblock of a device, or refuses it.
+    """
     names = _names(paths)
     with ExitStack() as stack:
         files = [stack.enter_context(_open_file(name, mounted=mounted)) for name in names]
@@ -84,8 +99,7 @@ def open_devices(paths: Paths, *, mounted: bool) -> Opened:
         supers = []
         for file, size, name in zip(files, sizes, names, strict=True):
             with map_files([(file.fileno(), 0, size)], size, name) as view:
-                supers.append(read_superblocks(view, name))
-            check_size(name, size, supers[-1])
+                supers.append(superblock_of(view, name))
         _check_together(names, supers)
         place, members, layout = 0, [], []
         order = sorted(range(len(names)), key=lambda number: supers[number].dev_item.devid)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
@@ -38,6 +38,7 @@ from btrfs_model.volume.devices import (
     check_missing,
     check_size,
     open_devices,
+    whole_device,
     with_missing,
 )
 
@@ -89,6 +90,9 @@ class Image:
     lease : Lease
         The way to what C keeps of it.
     """
+
+    # returns the superblock of a device, or refuses it
+    _superblock_of: ClassVar = staticmethod(whole_device)
 
     def __init__(
         self,
@@ -191,7 +195,7 @@ class Image:
         OSError
             When the file cannot be read; EBUSY for a block device that is in use.
         """
-        opened = open_devices(path, mounted=mounted)
+        opened = open_devices(path, mounted=mounted, superblock_of=cls._superblock_of)
         copied = _MAX if mounted else _COPIED
         image = cls(opened, copied=copied, checks_items=checks_items, degraded=degraded)
         paths = [str(Path(one.path).absolute()) for one in opened.members]

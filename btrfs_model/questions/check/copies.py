@@ -113,13 +113,13 @@ def _data_parts(fs: Filesystem, at_once: int) -> Iterator[tuple[int, int, int]]:
     """Yield start, end and copy of runs of sectors that have checksums."""
     sums = fs.checksums
     for first, last in zip(sums.starts.tolist(), sums.ends.tolist(), strict=True):
-        for start, end, copies in _parts_in_chunks(fs.image, first, last):
+        for start, end, copies in parts_in_chunks(fs.image, first, last):
             for copy in range(copies):
                 for at in range(start, end, at_once):
                     yield at, min(end, at + at_once), copy
 
 
-def _parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Split a range of addresses where a chunk ends; yield (start, end, copies) of each part.
 
     A run of checksums goes on from one chunk into the next. What no chunk has is a part of its own.
