@@ -58,7 +58,7 @@ def texts() -> Iterator[tuple[str, str]]:
         for cell in jupytext.read(notebook).cells:
             if cell.cell_type == "markdown":
                 yield str(notebook.relative_to(ROOT)), cell.source
-    for module in sorted(ROOT.glob("btrfs_model/cli/*.py")):
+    for module in sorted(ROOT.glob("btrfs_model/cli/**/*.py")):
         for text in re.findall(r'"""(.*?)"""|help="([^"]+)"', module.read_text(), re.DOTALL):
             yield str(module.relative_to(ROOT)), inspect.cleandoc("".join(text))
     for module in sorted(ROOT.glob("btrfs_model/**/*.py")):

@@ -87,7 +87,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"btrfs_model.cli.{_COMMANDS[cmd_name][0]}")
+        module = import_module(f"btrfs_model.cli.commands.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 

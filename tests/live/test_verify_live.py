@@ -19,7 +19,7 @@ import judges
 import pytest
 from traces import last_traces, traces
 
-import btrfs_model.cli.verify as verify_cli
+import btrfs_model.cli.commands.verify as verify_cli
 import btrfs_model.questions.send.ioctl as send_ioctl
 from btrfs_model.base.errors import KernelFailedError
 from btrfs_model.experiments import replay

@@ -15,7 +15,7 @@ from browser import CUT_LABELS, CUT_OFF, WIDTHS, views, violations
 from matplotlib.figure import Figure
 
 from btrfs_model.base.charts import COLOURS, KINDS, to_svg
-from btrfs_model.cli.experiments import _print_answer as print_answer
+from btrfs_model.cli.commands.experiments import _print_answer as print_answer
 from btrfs_model.cost.prediction import Ratio
 from btrfs_model.experiments import commits
 from btrfs_model.experiments.numbers import amount, ratio_text, times

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from btrfs_model.cli.commands.files import print_listing, write_archive, write_content
 from btrfs_model.cli.common import aside, print_table, progress, write_table
-from btrfs_model.cli.files import print_listing, write_archive, write_content
 from btrfs_model.cli.flags import Command, json_option, output_option
 
 
