@@ -176,23 +176,33 @@ def parts(draw: st.DrawFn) -> tuple[smallest.Members, smallest.Bytes, int]:
 def test_a_search_is_bounded(of: tuple[smallest.Members, smallest.Bytes, int]) -> None:
     """The exact set, the one that a search finds and the bound stand in this order."""
     members, weights, wanted = of
-    exact = smallest.smallest_set(members, weights, wanted)
+    lines = np.zeros(members.shape[1], np.intp)
+    exact = smallest.smallest_set(members, weights, wanted, lines)
     greedy = smallest._without_needless(
         members, weights, wanted, smallest._greedily(members, weights, wanted)
     )
     assert exact is not None
     bound = smallest._fewest(members, weights, wanted)
     assert bound <= len(exact.chosen) == exact.fewest <= len(greedy)
-    for chosen in (exact.chosen, greedy):
+    runs = smallest._by_runs(members, weights, wanted)
+    assert runs is None or len(runs) == exact.fewest
+    for chosen in (exact.chosen, greedy, *([] if runs is None else [runs])):
         inside = np.isin(np.arange(members.shape[1]), chosen)
         assert int(smallest.freed_by(members, weights, inside[None])[0]) >= wanted
-    assert smallest.smallest_set(members, weights, int(weights.sum()) + 1) is None
+    assert smallest.smallest_set(members, weights, int(weights.sum()) + 1, lines) is None
 
 
 def test_more_than_22_are_searched() -> None:
-    members = np.eye(30, dtype=np.bool_)
-    found = smallest.smallest_set(members, np.arange(1, 31), 59)
+    alone = np.eye(30, dtype=np.bool_)
+    lines = np.arange(30) % 2
+    found = smallest.smallest_set(alone, np.arange(1, 31), 59, lines)
     assert found == smallest.Smallest([28, 29], 2)
+    # neighbours of one line share much, and so do two that are none
+    far = alone[3] | alone[20]
+    near = alone[5] | alone[7]
+    for shared, fewest in ((near, [5, 7]), (far, [3, 20])):
+        members, weights = np.vstack([alone, shared]), np.append(np.ones(30, np.int64), 50)
+        assert smallest.smallest_set(members, weights, 52, lines) == smallest.Smallest(fewest, 2)
 
 
 @pytest.mark.parametrize(

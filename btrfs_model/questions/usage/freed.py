@@ -51,7 +51,9 @@ def freed(
     at_least : int, optional
         Bytes. The set that is answered frees so many at least, with as few subvolumes as there can
         be. Of up to 22 to choose from it is the smallest, and of these the one whose youngest
-        member is oldest. Of more it comes of a search that may miss the smallest one.
+        member is oldest. Of more it is the smallest where all that several keep is kept by
+        snapshots of one subvolume that follow each other; else it comes of a search that may miss
+        the smallest one.
 
     Returns
     -------
@@ -157,7 +159,7 @@ class _Freed:
         """Return the table of a set that frees so much."""
         wanted, fewest = at_least, None
         while True:
-            smallest = smallest_set(self.members, self.weights, wanted)
+            smallest = smallest_set(self.members, self.weights, wanted, self._lines())
             if smallest is None:
                 self._refuse(at_least)
             table = self.table([self.named[number] for number in smallest.chosen])
@@ -168,6 +170,14 @@ class _Freed:
                 table["fewest"] = np.uint64(fewest)
                 return table
             wanted += short
+
+    def _lines(self) -> npt.NDArray[np.intp]:
+        """Return numbers: alike for subvolumes that are snapshots of the same one."""
+        above = [self.fs.subvolume(one).parent_uuid or b"" for one in self.named]
+        lines: npt.NDArray[np.intp] = np.unique(
+            np.array([one.hex() for one in above], np.str_), return_inverse=True
+        )[1]
+        return lines
 
     def _refuse(self, at_least: int) -> NoReturn:
         if not self.named:

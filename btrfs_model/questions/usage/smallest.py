@@ -2,11 +2,16 @@
 """The smallest set of subvolumes whose deletion frees so many bytes.
 
 Bytes belong to those who keep them: `weights` has for each set of subvolumes the bytes that just
-these keep. To delete a set frees what its subsets weigh. Up to 22 subvolumes all sets are weighed
-(the sums over subsets take 22 passes over four million numbers). For more there is a search that
-goes on with what frees most for each subvolume that has to go with it, and a bound: the bytes of a
-set of k, shared out equally among these, are at most what its members get, so no k subvolumes free
-more than the k largest shares of bytes that at most k keep.
+these keep. To delete a set frees what its subsets weigh. There are three ways:
+
+- Up to 22 subvolumes all sets are weighed (the sums over subsets take 22 passes over four million
+  numbers).
+- Snapshots of one subvolume that are made one after the other keep what lived from one to another
+  of them: each part is kept by a run of neighbours. Then the best set is made of runs, and found
+  from left to right for each number of members.
+- Else there is a search that goes on with what frees most for each subvolume that has to go with
+  it, and a bound: the bytes of a set of k, shared out equally among these, are at most what its
+  members get, so no k subvolumes free more than the k largest shares of bytes that at most k keep.
 """
 
 from __future__ import annotations
@@ -36,10 +41,13 @@ class Smallest(NamedTuple):
     fewest: int
 
 
-def smallest_set(members: Members, weights: Bytes, wanted: int) -> Smallest | None:
+def smallest_set(
+    members: Members, weights: Bytes, wanted: int, lines: npt.NDArray[np.intp]
+) -> Smallest | None:
     """Find a set that frees at least `wanted` bytes.
 
     `members`: shape (sets, subvolumes): who keeps each part; `weights`: bytes of each part.
+    `lines`: of each subvolume a number: alike for snapshots of the same one.
     Returns None when all together do not free so much. Of up to :data:`EXACT` subvolumes it is the
     smallest set, and of these the one whose youngest member is oldest, then the next one.
     """
@@ -51,6 +59,10 @@ def smallest_set(members: Members, weights: Bytes, wanted: int) -> Smallest | No
     if count <= EXACT:
         chosen = _exactly(members, weights, wanted)
         return Smallest(chosen, len(chosen))
+    order = np.argsort(lines, kind="stable")
+    runs = _by_runs(members[:, order], weights, wanted)
+    if runs is not None:
+        return Smallest(sorted(order[runs].tolist()), len(runs))
     chosen = _without_needless(members, weights, wanted, _greedily(members, weights, wanted))
     return Smallest(chosen, _fewest(members, weights, wanted))
 
@@ -75,6 +87,39 @@ def _exactly(members: Members, weights: Bytes, wanted: int) -> list[int]:
     enough = np.flatnonzero(total >= wanted)
     best = int(enough[np.argmin(size[enough])])
     return [bit for bit in range(count) if best >> bit & 1]
+
+
+def _by_runs(members: Members, weights: Bytes, wanted: int) -> list[int] | None:
+    """Find the smallest set where each part is kept by neighbours alone; None where one is not."""
+    count = members.shape[1]
+    first = members.argmax(axis=1)
+    last = count - 1 - members[:, ::-1].argmax(axis=1)
+    if (members.sum(axis=1) != last - first + 1).any():
+        return None
+    inside = np.zeros((count, count), np.int64)
+    np.add.at(inside, (first, last), weights)
+    # of each run what begins and ends in it
+    inside = np.cumsum(np.cumsum(inside[::-1], axis=0)[::-1], axis=1)
+    # the most that k of the first n free, and where the run begins that ends there
+    most = np.zeros((count + 1, count + 1), np.int64)
+    begins = np.full((count + 1, count + 1), -1)
+    for end in range(1, count + 1):
+        most[end] = most[end - 1]
+        for start in range(end):
+            length = end - start
+            freed = most[start, : count + 1 - length] + inside[start, end - 1]
+            better = freed > most[end, length:]
+            most[end, length:][better] = freed[better]
+            begins[end, length:][better] = start
+    size, end = int(np.argmax(most[count] >= wanted)), count
+    chosen: list[int] = []
+    while end:
+        start = int(begins[end, size])
+        if start >= 0:
+            chosen += range(start, end)
+            size -= end - start
+        end = start if start >= 0 else end - 1
+    return sorted(chosen)
 
 
 def _greedily(members: Members, weights: Bytes, wanted: int) -> Members:
