@@ -146,7 +146,8 @@ def compression(
     """Show how files are compressed, why some are not, and what other ways would give.
 
     `disk` and `uncompressed` are bytes of whole data extents, each counted once, and of inline
-    data, as compsize counts. Levels of zstd are told where Linux 6.15 or later wrote the data.
+    data, as compsize counts files with one name. Levels of zstd are told where Linux 6.15 or later
+    wrote the data.
     """
     from btrfs_model.questions.usage.compressed import compression as compressed
 

@@ -98,8 +98,9 @@ def compression(
         Of each trial a column of that name: bytes on disk, inline data among them.
 
         By algorithm: ``algorithm``, ``extents``, ``inline_extents``, ``disk``, ``uncompressed``,
-        ``ratio``, ``referenced``, as compsize counts. By extent: ``path``, ``inode``, ``start`` (in
-        the file), ``algorithm``, ``disk_bytenr``, ``disk``, ``uncompressed``, ``why``.
+        ``ratio``, ``referenced``, as compsize counts; only that it counts a file with several names
+        once for each. By extent: ``path``, ``inode``, ``start`` (in the file), ``algorithm``,
+        ``disk_bytenr``, ``disk``, ``uncompressed``, ``why``.
 
     Raises
     ------
