@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.native.items import entries, find_rows, gather, select
+from btrfs_model.native.items import entries, gather, select
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.questions.rescue.names import Taken
 from btrfs_model.volume.data import FileExtent
+from btrfs_model.volume.roots import timespec_ns
 from btrfs_model.volume.tree import Item
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ _MODES: Final = {
     FileType.SYMLINK: stat.S_IFLNK | 0o777, FileType.FIFO: stat.S_IFIFO | 0o600,
 }  # fmt: skip
 """Of a file whose inode is lost, by what its directory says that it is."""
+_FIELDS: Final = [(name, INODE_ITEM.places[name].start) for name in (
+    "mode", "nlink", "uid", "gid", "rdev", "size", "flags", "nbytes")]  # fmt: skip
+_TIMES: Final = [(name, INODE_ITEM.places[name]) for name in ("atime", "mtime")]
 _FIRST, _LAST = 256, 2**64 - 256
 _KNOWN: Final = frozenset(map(stat.S_IFMT, (
     stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK,
@@ -79,6 +83,8 @@ class SavedSubvolume:
     def __post_init__(self) -> None:
         self.image = self.state.image
         self.root_dir = self.state.roots[self.id].item.root_dirid
+        # it is asked for several times
+        self._last: tuple[int, dict[str, Any] | None] = (0, None)
         self._columns = self.state.trees[self.id].scan()
         columns = self.of(ItemType.INODE_ITEM)
         columns = select(columns, columns["size"] >= INODE_ITEM.size)
@@ -130,15 +136,18 @@ class SavedSubvolume:
 
     def row(self, ino: int) -> dict[str, Any] | None:
         """Return an inode as a listing has it, None where its item is lost."""
-        (at,) = find_rows(self._inos, np.array([ino], np.uint64)).tolist()
-        if at < 0:
+        if self._last[0] != ino:
+            self._last = ino, self._row(ino)
+        return self._last[1]
+
+    def _row(self, ino: int) -> dict[str, Any] | None:
+        at = int(self._inos.searchsorted(np.uint64(ino)))
+        if at == len(self._inos) or self._inos[at] != ino:
             return None
-        item = INODE_ITEM.unpack(self._inodes[at].tobytes())
-        row: dict[str, Any] = {name: getattr(item, name) for name in (
-            "mode", "nlink", "uid", "gid", "rdev", "size", "flags", "nbytes")}  # fmt: skip
-        for name in ("atime", "mtime"):
-            sec, nsec = getattr(item, name)
-            row[name] = (sec - 2**64 if sec >> 63 else sec) * 10**9 + nsec
+        flat = INODE_ITEM.flat(self._inodes[at].tobytes())
+        row: dict[str, Any] = {name: flat[place] for name, place in _FIELDS}
+        for name, place in _TIMES:
+            row[name] = timespec_ns(flat[place])
         return row
 
     def described(self, found: Found) -> dict[str, Any]:
@@ -186,11 +195,14 @@ class SavedSubvolume:
 
         `size`, `nbytes`: of the inode: where extents have as many bytes, none is lost.
         """
+        tree = self.state.trees[self.id]
+        if tree.is_whole:
+            return []
         extents = self.extents(ino)
         if sum(one.length for one in extents if not one.is_hole) >= nbytes:
             return []
         found = []
-        for lost in self.state.trees[self.id].lost:
+        for lost in tree.lost:
             first, last = (ino, ItemType.EXTENT_DATA, 0), (ino, ItemType.EXTENT_DATA + 1, 0)
             if lost.is_taken or lost.low >= last or lost.high <= first:
                 continue

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.base.errors import BtrfsModelError, CorruptImageError
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
@@ -68,6 +68,10 @@ class DamagedImage(Image):
             what = "no copy of the superblock is good: what it says is made of tree blocks"
             self.notes.append(("superblock", what, self.path))
         for member in self.devices:
+            if member.superblock and not member.superblock.copies and self.has_several:
+                raise BtrfsModelError(
+                    f"{member.path}: one device of several, and no superblock says which"
+                )
             if member.superblock is None:
                 self.notes.append(("device", "the device is missing", f"device {member.devid}"))
             elif member.size < (whole := member.superblock.dev_item.total_bytes):

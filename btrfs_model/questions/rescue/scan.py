@@ -11,13 +11,14 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.base.errors import NotBtrfsError
+from btrfs_model.base.errors import BtrfsModelError, NotBtrfsError
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
@@ -166,6 +167,7 @@ def guess_superblock(view: memoryview, path: str, why: NotBtrfsError | Exception
     `view`: the device.
     `why`: what is wrong with its superblocks.
     Raises NotBtrfsError: when there are no tree blocks either.
+    Raises BtrfsModelError: for a device of several.
     """
     ranges = ranges_of(path, 0, len(view))
     votes = _votes(view, ranges)
@@ -182,7 +184,7 @@ def guess_superblock(view: memoryview, path: str, why: NotBtrfsError | Exception
         sys_chunks=(), backups=(),
     )  # fmt: skip
     blocks = scan_blocks(view, made, ranges)
-    fields: dict[str, Any] = {"dev_item": _device(view, made, blocks)}
+    fields: dict[str, Any] = {"dev_item": _device(view, made, blocks, path)}
     for owner, name in ((ObjectId.ROOT_TREE, "root"), (ObjectId.CHUNK_TREE, "chunk_root")):
         newest = tops(view, made, blocks, owner)
         if newest:
@@ -198,15 +200,16 @@ def _text(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _device(view: memoryview, sb: SuperBlock, blocks: Blocks) -> DevItem:
+def _device(view: memoryview, sb: SuperBlock, blocks: Blocks, path: str) -> DevItem:
     """Return the device item of the sole device, as the chunk tree has it, or an empty one."""
+    found = []
     for item in items_of(view, sb, blocks, ObjectId.CHUNK_TREE):
         if item.key.type == ItemType.DEV_ITEM:
-            try:
-                return DEV_ITEM.unpack(item.data)
-            except PayloadError:
-                continue
-    return sb.dev_item._replace(devid=1, total_bytes=len(view))
+            with suppress(PayloadError):
+                found.append(DEV_ITEM.unpack(item.data))
+    if len(found) > 1:
+        raise BtrfsModelError(f"{path}: one device of several, and no superblock says which")
+    return found[0] if found else sb.dev_item._replace(devid=1, total_bytes=len(view))
 
 
 def _votes(view: memoryview, ranges: Ranges) -> Counter[tuple[bytes, int, int]]:
