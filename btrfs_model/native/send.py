@@ -43,6 +43,20 @@ class Callbacks(NamedTuple):
     explain: Callable[[bytes], object] | None
 
 
+class Known:
+    """What sends of one image remember for each other (``struct bm_known``).
+
+    They are of one behaviour, with the same limits and all blocks in memory, and nothing changes
+    the image meanwhile.
+    """
+
+    def __init__(self) -> None:
+        raw = lib.bm_known_create()
+        if not raw:
+            raise MemoryError
+        self.raw = ffi.gc(raw, lib.bm_known_destroy)
+
+
 def send(
     forest: Forest,
     parent: Root | None,
@@ -51,6 +65,7 @@ def send(
     *,
     limits: Mapping[str, int | None],
     reads_only: bool = False,
+    known: Known | None = None,
     **numbers: int,
 ) -> tuple[bool, list[int]]:
     """Send.
@@ -60,6 +75,7 @@ def send(
     `clone_roots`: what the receiver has.
     `callbacks`: who gets the stream.
     `limits`: of :data:`SEND_LIMITS`, each 1 at least.
+    `known`: what sends before it found.
     `reads_only`: read what a full send reads, without the stream.
     `**numbers`: more of ``struct bm_send_args``: ``send_root`` (id of the snapshot), ``behaviour``
     (bits of ``enum bm_toggle``), ``flags``, ``proto`` (version of the stream).
@@ -77,6 +93,7 @@ def send(
         {
             "forest": forest.raw, "clone_roots": sources, "clone_root_count": len(sources),
             "parent": base, "limits": limits, "commands": commands, "explained": explained,
+            "known": ffi.NULL if known is None else known.raw,
             "context": handle, "write": lib.bm_python_write,
             "decompress": lib.bm_python_decompress, **numbers,
         },

@@ -53,6 +53,14 @@ int bm_forest_set_waiting(struct bm_forest *forest, const struct bm_waiting_ref 
 			  struct bm_fault *fault);
 
 /*
+ * What sends remember for each other, of one image that nothing changes, without the cache of a cold
+ * kernel, of one behaviour and with the same limits. NULL: no memory.
+ */
+struct bm_known;
+struct bm_known *bm_known_create(void);
+void bm_known_destroy(struct bm_known *known);
+
+/*
  * A backref walk: struct btrfs_backref_walk_ctx of 6.2 and the parameters of the functions before
  * it, through commit roots, or through a running transaction where the forest is of one. Every
  * callback gets `context` and may be NULL.
@@ -62,7 +70,8 @@ struct bm_backref_walk {
 	uint64_t bytenr;	    /* of the extent */
 	uint64_t extent_item_pos;   /* only file extents that show this byte of the extent, */
 	int ignore_extent_item_pos; /* unless this is set; compressed ones are always taken */
-	uint64_t behaviour; /* bits 1 << BM_TOGGLE_x: SEARCH_NO_RESTART, SEND_BACKREF_SKIP */
+	uint64_t behaviour;	/* bits 1 << BM_TOGGLE_x: SEARCH_NO_RESTART, SEND_BACKREF_SKIP */
+	struct bm_known *known; /* NULL: nothing is remembered */
 	void *context;
 	/* of every extent item on the way: < 0 is an errno; -ENOENT: as if it had no references */
 	int (*check_extent_item)(uint64_t bytenr, const struct btrfs_extent_item *item,

@@ -14,7 +14,7 @@
  *
  * The order of every list is the kernel's; prelim.c has the containers that make it.
  */
-#include "backref/backref.h"
+#include "backref/known.h"
 #include "image/pool.h"
 
 #include <errno.h>
@@ -296,8 +296,10 @@ static int resolve_indirect_ref(struct walk *walk, const struct prelim_ref *ref,
 	struct bm_key key = ref->key;
 	const struct bm_root *root;
 	int level = ref->level;
-	int ret =
-	    get_fs_root_commit_root(walk->forest, ref->root_id, walk->restart, &root, walk->fault);
+	int ret = walk->record ? known_visit(walk->record, walk->forest, ref->root_id,
+					     walk->restart, &root, walk->fault)
+			       : get_fs_root_commit_root(walk->forest, ref->root_id, walk->restart,
+							 &root, walk->fault);
 
 	if (ret < 0 || !root || root->level + 1 == level)
 		return ret;
@@ -483,19 +485,13 @@ static int iterate_leaf_refs(struct walk *walk, const struct inode_elem *elem, u
 	return ret ? backref_stopped(walk, ret) : BM_OK;
 }
 
-/* The roots of a leaf, from the caller's cache or by walking; they are handed to that cache. */
-static int find_roots_of_leaf(struct walk *walk, uint64_t leaf, const uint64_t **roots,
-			      size_t *count)
+static int walk_to_roots(struct walk *walk, uint64_t leaf, const uint64_t **roots, size_t *count)
 {
-	const struct bm_backref_walk *ask = walk->ask;
 	const struct ulist_node *node;
 	uint64_t *array;
 	size_t i = 0;
-	int ret;
+	int ret = btrfs_find_all_roots_safe(walk, leaf, 0);
 
-	if (ask->cache_lookup && ask->cache_lookup(leaf, ask->context, roots, count))
-		return BM_OK;
-	ret = btrfs_find_all_roots_safe(walk, leaf, 0);
 	if (ret)
 		return ret;
 	array = arena_alloc(&walk->lists, walk->roots.count * sizeof(*array));
@@ -503,11 +499,44 @@ static int find_roots_of_leaf(struct walk *walk, uint64_t leaf, const uint64_t *
 		return backref_fail_nomem(walk);
 	for (node = walk->roots.head; node; node = node->next)
 		array[i++] = node->val;
-	if (ask->cache_store)
-		ask->cache_store(leaf, array, i, ask->context);
 	*roots = array;
 	*count = i;
 	return BM_OK;
+}
+
+/* The same, where sends remember it for each other. */
+static int known_roots(struct walk *walk, uint64_t leaf, const uint64_t **roots, size_t *count)
+{
+	struct bm_known *known = walk->ask->known;
+	const struct known_leaf *found = known_leaf(known, leaf, roots, count);
+	int ret;
+
+	if (found)
+		return known_leaf_work(found, walk->forest, walk->restart, walk->fault);
+	walk->record = known;
+	known_begin(known, walk->image);
+	ret = walk_to_roots(walk, leaf, roots, count);
+	known_end(known, walk->image);
+	walk->record = NULL;
+	if (!ret)
+		known_add_leaf(known, leaf, *roots, *count);
+	return ret;
+}
+
+/* The roots of a leaf, from the caller's cache or by walking; they are handed to that cache. */
+static int find_roots_of_leaf(struct walk *walk, uint64_t leaf, const uint64_t **roots,
+			      size_t *count)
+{
+	const struct bm_backref_walk *ask = walk->ask;
+	int ret;
+
+	if (ask->cache_lookup && ask->cache_lookup(leaf, ask->context, roots, count))
+		return BM_OK;
+	ret = ask->known ? known_roots(walk, leaf, roots, count)
+			 : walk_to_roots(walk, leaf, roots, count);
+	if (!ret && ask->cache_store)
+		ask->cache_store(leaf, *roots, *count, ask->context);
+	return ret;
 }
 
 struct walk *walk_create(const struct bm_backref_walk *ask, struct bm_fault *fault)
@@ -527,6 +556,7 @@ struct walk *walk_create(const struct bm_backref_walk *ask, struct bm_fault *fau
 	walk->restart = search_restarts(ask->behaviour);
 	walk->want_inodes = 0;
 	walk->want_roots = 0;
+	walk->record = NULL;
 	walk->share = NULL;
 	walk->transaction = 0;
 	arena_init(&walk->lists);

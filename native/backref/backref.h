@@ -157,8 +157,9 @@ struct walk {
 	int level;	 /* of the tree block at bytenr; -1: a data extent */
 	int want_inodes; /* !skip_inode_ref_list */
 	int restart;
-	struct ulist refs;  /* parents found, with the inode elements of leaves */
-	struct ulist roots; /* trees of which a root node was found */
+	struct bm_known *record; /* of the walk that goes on; NULL: it is not remembered */
+	struct ulist refs;	 /* parents found, with the inode elements of leaves */
+	struct ulist roots;	 /* trees of which a root node was found */
 	int want_roots;
 	struct arena lists;  /* of lists and inode elements */
 	struct arena prelim; /* of the preliminary references of one find_parent_nodes() */

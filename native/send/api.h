@@ -129,6 +129,7 @@ struct bm_send_args {
 	uint32_t proto;
 	uint64_t *commands;		     /* counted by number: an array of BM_SEND_COMMANDS */
 	struct bm_send_explained *explained; /* NULL: nobody asks why */
+	struct bm_known *known;		     /* NULL: this send is alone */
 	void *context;			     /* for the callbacks */
 	/* Take `size` bytes of the stream; anything but 0 ends the send with BM_CALLBACK. */
 	int (*write)(void *context, const uint8_t *data, size_t size);

@@ -251,6 +251,7 @@ int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 	    .bytenr = extent->disk_bytenr,
 	    .extent_item_pos = extent->compression ? 0 : extent->offset,
 	    .behaviour = sctx->args->behaviour,
+	    .known = sctx->args->known,
 	    .context = &backref,
 	    .iterate = iterate_backrefs,
 	};

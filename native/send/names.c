@@ -8,6 +8,7 @@
  *
  * Of two look-ups, get_...() fails with ENOENT where there is nothing and find_...() returns 1.
  */
+#include "backref/known.h"
 #include "send/send.h"
 
 #include <errno.h>
@@ -58,22 +59,42 @@ int check_depth(struct send_ctx *sctx, int depth, const struct bm_root *root, ui
 		       (struct bm_fault){.code = BM_LOOP, .tree = root->objectid, .found = ino});
 }
 
-int find_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
-		    struct inode_info *info)
+/* The item of an inode; 1: there is none. */
+static int find_inode_item(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
+			   const uint8_t **found)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_ITEM_KEY};
 	struct bm_path path = alloc_path_for_send(sctx);
+	struct bm_known *known = sctx->args->known;
+	int ret;
+
+	if (known && known_inode(known, root, ino, found))
+		return !*found;
+	ret = bm_search_slot(root, &key, &path, sctx->fault);
+	if (ret < 0)
+		return ret;
+	*found = ret ? NULL : item_data(path.node[0], path.slot[0]);
+	if (!ret && leaf_item(path.node[0], path.slot[0])->size < sizeof(struct btrfs_inode_item))
+		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0],
+				     leaf_item(path.node[0], path.slot[0])->size,
+				     sizeof(struct btrfs_inode_item));
+	if (known)
+		known_add_inode(known, root, ino, *found);
+	return ret;
+}
+
+int find_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
+		    struct inode_info *info)
+{
 	const struct btrfs_inode_item *item;
+	const uint8_t *found;
 	int ret;
 
 	COUNT(sctx->image, get_inode_info);
-	ret = bm_search_slot(root, &key, &path, sctx->fault);
+	ret = find_inode_item(sctx, root, ino, &found);
 	if (ret)
 		return ret;
-	item = (const void *)item_data(path.node[0], path.slot[0]);
-	if (leaf_item(path.node[0], path.slot[0])->size < sizeof(*item))
-		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0],
-				     leaf_item(path.node[0], path.slot[0])->size, sizeof(*item));
+	item = (const void *)found;
 	*info = (struct inode_info){.size = item->size,
 				    .generation = item->generation,
 				    .rdev = item->rdev,

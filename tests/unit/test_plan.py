@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
+from btrfs_model.native.send import Known
+from btrfs_model.questions.send.ioctl import size_of
 
 WAYS = ({}, {"proto": 2}, {"proto": 2, "compressed": True}, {"no_file_data": True})
 
@@ -109,6 +111,30 @@ def test_the_chain_is_the_smallest_that_there_is(seed: int, clones: bool) -> Non
     assert best["snapshot"].tolist() == names
     least = found.table.groupby("snapshot")["bytes"].min()
     assert best.set_index("snapshot")["bytes"].equals(least[best["snapshot"]])
+
+
+@pytest.mark.claim(
+    "What sends of a plan remember for each other changes neither sizes nor commands nor work."
+)
+@pytest.mark.parametrize("behaviour", ["v6.18", "v6.2", "v5.10"])
+@pytest.mark.parametrize("seed", range(2))
+def test_sends_that_follow_each_other(seed: int, behaviour: str) -> None:
+    fs, choice = with_snapshots(seed, 5), random.Random(seed)
+    names = [f"file{number}" for number in range(8)]
+    for name in filter(lambda one: fs.file(one).exists(), names):
+        fs.create(f"{name}.copy")
+        fs.clone_range(name, f"{name}.copy", 0, 4096 * choice.randrange(1, 3), 0)
+        fs.rename(name, f"{name}.moved")
+    fs.snapshot("", "s5")
+    fs.sync()
+    snapshots, known = [fs.subvolume(f"s{number}") for number in range(6)], Known()
+    for snapshot, parent in product(snapshots, [None, *snapshots]):
+        for sources in ([] if parent is None else [parent], snapshots):
+            asked = fs, snapshot, parent, sources
+            together = size_of(*asked, known, behaviour=behaviour)
+            assert together.work == size_of(*asked, Known(), behaviour=behaviour).work
+            alone = bm.send(*asked, behaviour=behaviour)
+            assert (together.size, together.commands) == (alone.size, alone.commands)
 
 
 def leads_up(name: str, parents: dict[str, str]) -> bool:

@@ -8,7 +8,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from btrfs_model.cost.answer import Waits
     from btrfs_model.cost.device import Device
+    from btrfs_model.native.send import Known
     from btrfs_model.ondisk.layout import Payload
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
@@ -244,6 +245,27 @@ def send(
     return SendResult(
         sink.data(), sink.size, commands, work, causes, Cold.of(fs.image, reads)
     )  # fmt: skip
+
+
+def size_of(
+    fs: Filesystem,
+    snapshot: Subvolume,
+    parent: Subvolume | None,
+    clone_sources: Iterable[Subvolume],
+    known: Known,
+    **how: Any,
+) -> SendResult:
+    """Do as :func:`send` with ``estimate``, for one of many sends, with all blocks in memory.
+
+    `known`: what those before it found; all of one `fs`, and with the same `how`.
+    `how`: further arguments of :func:`send`.
+    Raises OSError, CorruptImageError: as :func:`send`.
+    """
+    sink = _Sink(None, keep=False)
+    request = prepare(fs, snapshot, parent, clone_sources, estimate=True, write=sink.write, **how)
+    with fs.image.lease, counting() as work:
+        commands = _send(replace(request, known=known))
+    return SendResult(None, sink.size, commands, work)
 
 
 def prepare(

@@ -60,6 +60,7 @@ def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list
             None if explanation is None else explain,
         ),
         reads_only=reads_only,
+        known=request.known,
         send_root=request.snapshot.id,
         behaviour=request.behaviour.bits,
         flags=sum(bit for name, bit in native.FLAGS.items() if getattr(request, name)),

@@ -21,8 +21,9 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.machine import Machine
 from btrfs_model.limits import Limits
 from btrfs_model.native.lease import exclusive
+from btrfs_model.native.send import Known
 from btrfs_model.patches import KERNEL
-from btrfs_model.questions.send.ioctl import send
+from btrfs_model.questions.send.ioctl import size_of
 from btrfs_model.volume.filesystem import Filesystem, opening
 
 if TYPE_CHECKING:
@@ -197,16 +198,17 @@ def _rows(
     """Look at all sends; each thread has the files open for itself, where there are files."""
     opened = fs.image.opened
     if opened is None:
-        return [_row(fs, one, how, machine) for one in sends]
+        known = Known()
+        return [_row(fs, known, one, how, machine) for one in sends]
     threads, (paths, options) = os.cpu_count() or 1, opened
     with ExitStack() as stack:
-        idle = SimpleQueue[Filesystem]()
+        idle = SimpleQueue[tuple[Filesystem, Known]]()
         for _ in range(threads):
-            idle.put(stack.enter_context(Filesystem.open(paths, **options)))
+            idle.put((stack.enter_context(Filesystem.open(paths, **options)), Known()))
         pool = stack.enter_context(ThreadPoolExecutor(threads))
 
         def look(one: _Send) -> dict[str, Any]:
-            mine = idle.get()
+            mine, known = idle.get()
             try:
                 # what is asked for belongs to the filesystem of another thread
                 snapshot, parent, sources = one
@@ -215,16 +217,17 @@ def _rows(
                     None if parent is None else mine.subvolume(parent.id),
                     [mine.subvolume(each.id) for each in sources],
                 )
-                return _row(mine, asked, how, machine)
+                return _row(mine, known, asked, how, machine)
             finally:
-                idle.put(mine)
+                idle.put((mine, known))
 
         return list(pool.map(look, sends))
 
 
 def _row(
-    fs: Filesystem, asked: _Send, how: Mapping[str, Any], machine: str | Machine | None
-) -> dict[str, Any]:
+    fs: Filesystem, known: Known, asked: _Send, how: Mapping[str, Any],
+    machine: str | Machine | None,
+) -> dict[str, Any]:  # fmt: skip
     snapshot, parent, sources = asked
     row: dict[str, Any] = {
         "snapshot": snapshot.path, "parent": "" if parent is None else parent.path,
@@ -233,7 +236,7 @@ def _row(
         "refused": "",
     }  # fmt: skip
     try:
-        sent = send(fs, snapshot, parent, sources, estimate=True, **how)
+        sent = size_of(fs, snapshot, parent, sources, known, **how)
     except OSError as error:
         return {**row, "refused": error.strerror or str(error)}
     time = sent.time(machine)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.limits import Limits
+    from btrfs_model.native.send import Known
     from btrfs_model.ondisk.layout import Payload
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
@@ -38,6 +39,7 @@ class SendRequest:
     `no_file_data`, `compressed`, `omit_header`, `omit_end`: the flags of the ioctl.
     `estimate`: whether the size alone is asked for, so that no file data need be read.
     `write`: takes the stream piece by piece; a piece is there during the call only.
+    `known`: what sends before it found, where several follow each other.
     `explanation`: notes why each command is sent, where that is asked for.
     """
 
@@ -55,6 +57,7 @@ class SendRequest:
     estimate: bool
     write: Callable[[Payload], object]
     explanation: Explanation | None
+    known: Known | None = None
 
     @property
     def clone_roots(self) -> list[Subvolume]:
