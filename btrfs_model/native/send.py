@@ -34,13 +34,13 @@ class Callbacks(NamedTuple):
     `write`: gets the stream, piece by piece; a piece (a buffer) is there during the call only.
     `decompress`: gets type, bytes and the size that comes out; what it raises as ``PayloadError``
     is damage.
-    `explain`: gets why each command was sent, rows of ``struct bm_send_why``; also where the send
-    fails.
+    `explain`: gets why each command was sent, rows of ``struct bm_send_why``, and the places that
+    data might be cloned from, of ``struct bm_send_place``; also where the send fails.
     """
 
     write: Callable[[Payload], object]
     decompress: Callable[[int, bytes, int], bytes]
-    explain: Callable[[bytes], object] | None
+    explain: Callable[[bytes, bytes], object] | None
 
 
 class Known:
@@ -102,8 +102,11 @@ def send(
         told = forest.lease.run(lib.bm_send_reads if reads_only else lib.bm_send, args)
     finally:
         if callbacks.explain is not None:
-            size = explained.count * ffi.sizeof("struct bm_send_why")
-            callbacks.explain(bytes(ffi.buffer(explained.rows, size)))
+            callbacks.explain(
+                *(bytes(ffi.buffer(rows, count * ffi.sizeof(rows[0]))) if count else b""
+                  for rows, count in ((explained.rows, explained.count),
+                                      (explained.places, explained.place_count)))
+            )  # fmt: skip
             lib.bm_send_explained_free(explained)
     return bool(told), list(commands)
 

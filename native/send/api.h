@@ -102,10 +102,36 @@ struct bm_send_why {
 	uint32_t cause; /* enum bm_send_cause */
 };
 
-/* One row for each command, in the order of the stream. */
+/* What became of a place that an extent might be cloned from; the names are in causes.py, too. */
+enum bm_send_verdict {
+	BM_SEND_CHOSEN,
+	BM_SEND_NOT_SENT_YET,
+	BM_SEND_FILE_TOO_SHORT,
+	BM_SEND_OTHER_PLACE,
+	BM_SEND_OTHER_SOURCE,
+	BM_SEND_END_UNALIGNED,
+	BM_SEND_TOO_MANY_REFERENCES,
+	BM_SEND_NOT_A_SOURCE,
+	BM_SEND_VERDICTS,
+};
+
+/*
+ * A place that refers to an extent, in a tree that may be cloned from. Of an extent for which none
+ * was found there is one row without a place, NOT_A_SOURCE or TOO_MANY_REFERENCES.
+ */
+struct bm_send_place {
+	uint64_t command;     /* row of the extent's first command */
+	uint64_t bytenr, pos; /* of the extent, and the byte of it that is sought */
+	uint64_t root, ino, offset, num_bytes;
+	uint64_t verdict; /* enum bm_send_verdict */
+};
+
+/* One row for each command, in the order of the stream; places in the order they were found in. */
 struct bm_send_explained {
 	struct bm_send_why *rows;
 	size_t count, capacity;
+	struct bm_send_place *places;
+	size_t place_count, place_capacity;
 };
 
 /* How many entries a send remembers of a kind, and goes through; btrfs_model/limits.py tells more. */

@@ -6,6 +6,7 @@
  * The back references of the disk extent are walked. How far that search goes and which place wins
  * has changed often (see the send-clone-* and send-backref-* toggles).
  */
+#include "image/pool.h"
 #include "send/send.h"
 
 #include <errno.h>
@@ -13,7 +14,7 @@
 
 struct backref_ctx {
 	struct send_ctx *send;
-	uint64_t bytenr;
+	uint64_t bytenr, pos; /* of the extent, and the byte of it that is sought */
 	uint64_t cur_offset;
 	uint64_t extent_len;  /* up to the end of the file at most */
 	uint64_t data_offset; /* of a compressed extent, where in it the file begins */
@@ -21,6 +22,8 @@ struct backref_ctx {
 	uint64_t backref_offset;
 	uint64_t found;
 	bool found_itself;
+	bool too_many_refs;
+	size_t first_place; /* of this extent */
 };
 
 static struct clone_root *find_clone_root(struct send_ctx *sctx, uint64_t root)
@@ -39,6 +42,65 @@ static struct clone_root *find_clone_root(struct send_ctx *sctx, uint64_t root)
 	}
 	return NULL;
 }
+
+/* ---------------------------------------------------------------------------------- why -- */
+
+/* Write down a place; what was reported before is not a second one. */
+static int note_place(struct backref_ctx *backref, struct bm_send_place place)
+{
+	struct bm_send_explained *explained = backref->send->args->explained;
+	struct bm_send_place *rows;
+
+	if (!explained)
+		return BM_OK;
+	rows = explained->places;
+	for (size_t i = backref->first_place; i < explained->place_count; i++)
+		if (rows[i].root == place.root && rows[i].ino == place.ino &&
+		    rows[i].offset == place.offset)
+			return BM_OK;
+	rows = grown(rows, explained->place_count, &explained->place_capacity, 64, sizeof(*rows));
+	if (!rows)
+		return bm_fail(backref->send->fault, (struct bm_fault){.code = BM_NOMEM});
+	place.command = explained->count;
+	place.bytenr = backref->bytenr;
+	place.pos = backref->pos;
+	explained->places = rows;
+	rows[explained->place_count++] = place;
+	return BM_OK;
+}
+
+/* Say of all places what became of them, now that one is chosen, or none. */
+static int judge_places(struct backref_ctx *backref, const struct clone_root *chosen)
+{
+	struct bm_send_explained *explained = backref->send->args->explained;
+	uint64_t none = backref->too_many_refs ? BM_SEND_TOO_MANY_REFERENCES : BM_SEND_NOT_A_SOURCE;
+
+	if (explained && explained->place_count == backref->first_place)
+		return note_place(backref, (struct bm_send_place){.verdict = none});
+	for (size_t i = backref->first_place; explained && i < explained->place_count; i++) {
+		struct bm_send_place *place = &explained->places[i];
+
+		if (place->verdict != BM_SEND_OTHER_SOURCE || !chosen ||
+		    place->root != chosen->root.objectid)
+			continue;
+		place->verdict = place->ino == chosen->ino && place->offset == chosen->offset
+				     ? BM_SEND_CHOSEN
+				     : BM_SEND_OTHER_PLACE;
+	}
+	return BM_OK;
+}
+
+void refuse_chosen_place(struct send_ctx *sctx, enum bm_send_verdict verdict)
+{
+	struct bm_send_explained *explained = sctx->args->explained;
+
+	for (size_t i = explained ? explained->place_count : 0;
+	     i-- > 0 && explained->places[i].command == explained->count;)
+		if (explained->places[i].verdict == BM_SEND_CHOSEN)
+			explained->places[i].verdict = verdict;
+}
+
+/* ------------------------------------------------------------------------------ the search -- */
 
 /* Before v6.2: of each root the reference of the lowest inode counts. */
 static void choose_lowest_inode(struct clone_root *clone, const struct backref_ctx *backref,
@@ -71,12 +133,19 @@ static int iterate_backrefs(uint64_t ino, uint64_t offset, uint64_t num_bytes, u
 	struct backref_ctx *backref = context;
 	struct send_ctx *sctx = backref->send;
 	struct clone_root *clone = find_clone_root(sctx, root);
+	struct bm_send_place place = {.root = root,
+				      .ino = ino,
+				      .offset = offset,
+				      .num_bytes = num_bytes,
+				      .verdict = BM_SEND_OTHER_SOURCE};
+	bool is_itself = false;
 
 	if (!clone)
 		return 0;
 	if (root == sctx->root.objectid) {
 		if (ino == sctx->cur_ino && offset == backref->cur_offset) {
 			backref->found_itself = true;
+			is_itself = true;
 			if (TOGGLE(sctx, SEND_CLONE_LARGEST))
 				return 0;
 		}
@@ -86,12 +155,18 @@ static int iterate_backrefs(uint64_t ino, uint64_t offset, uint64_t num_bytes, u
 
 		if (get_inode_info(sctx, &clone->root, ino, &info) < 0)
 			return sctx->fault->code;
-		if (offset + backref->data_offset + backref->extent_len > info.size)
-			return 0;
+		if (offset + backref->data_offset + backref->extent_len > info.size) {
+			place.verdict = BM_SEND_FILE_TOO_SHORT;
+			return note_place(backref, place);
+		}
 	}
 	/* the receiver must have the source already */
-	if (root == sctx->root.objectid && !is_sent(backref, ino, offset))
-		return 0;
+	if (root == sctx->root.objectid && !is_sent(backref, ino, offset)) {
+		place.verdict = BM_SEND_NOT_SENT_YET;
+		return is_itself ? BM_OK : note_place(backref, place);
+	}
+	if (note_place(backref, place) < 0)
+		return sctx->fault->code;
 	backref->found++;
 	clone->found_ref = true;
 	if (!TOGGLE(sctx, SEND_CLONE_LARGEST)) {
@@ -114,7 +189,7 @@ static bool is_unshared(const struct send_ctx *sctx, uint64_t refs)
 
 static int check_extent_item(uint64_t bytenr, const struct btrfs_extent_item *item, void *context)
 {
-	const struct backref_ctx *backref = context;
+	struct backref_ctx *backref = context;
 
 	if (bytenr == backref->bytenr) {
 		if (item->flags & BTRFS_EXTENT_FLAG_TREE_BLOCK)
@@ -122,7 +197,10 @@ static int check_extent_item(uint64_t bytenr, const struct btrfs_extent_item *it
 		if (is_unshared(backref->send, item->refs))
 			return -ENOENT;
 	}
-	return item->refs > backref->send->args->limits.clone_refs ? -ENOENT : 0;
+	if (item->refs <= backref->send->args->limits.clone_refs)
+		return 0;
+	backref->too_many_refs = true;
+	return -ENOENT;
 }
 
 static int skip_self_data_ref(uint64_t root, uint64_t ino, uint64_t offset, void *context)
@@ -215,21 +293,23 @@ static bool is_enoent(struct send_ctx *sctx, int ret)
 /*
  * Before v6.2 the extent item is searched by itself first. 1: the extent is not to be cloned.
  */
-static int extent_search_says_no(struct send_ctx *sctx, uint64_t disk_bytenr)
+static int extent_search_says_no(struct backref_ctx *backref)
 {
+	struct send_ctx *sctx = backref->send;
 	uint64_t flags, refs;
 	struct bm_key key;
 	int ret;
 
-	ret = bm_extent_from_logical(sctx->args->forest, disk_bytenr, sctx->args->behaviour, &key,
-				     &flags, &refs, sctx->fault);
+	ret = bm_extent_from_logical(sctx->args->forest, backref->bytenr, sctx->args->behaviour,
+				     &key, &flags, &refs, sctx->fault);
 	if (is_enoent(sctx, ret))
 		return 1;
 	if (ret < 0)
 		return ret;
 	if (flags & BTRFS_EXTENT_FLAG_TREE_BLOCK)
 		return send_errno(sctx, EIO);
-	return refs > sctx->args->limits.clone_refs || is_unshared(sctx, refs);
+	backref->too_many_refs = refs > sctx->args->limits.clone_refs;
+	return backref->too_many_refs || is_unshared(sctx, refs);
 }
 
 /* find_extent_clone(): *found is where to clone the extent from, or NULL. */
@@ -245,11 +325,13 @@ int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 	    .data_offset = extent->compression ? extent->offset : 0,
 	    .backref_owner = block_header(sctx->leaf)->owner,
 	    .backref_offset = extent->start - extent->offset,
+	    .pos = extent->compression ? 0 : extent->offset,
+	    .first_place = sctx->args->explained ? sctx->args->explained->place_count : 0,
 	};
 	struct bm_backref_walk walk = {
 	    .forest = sctx->args->forest,
 	    .bytenr = extent->disk_bytenr,
-	    .extent_item_pos = extent->compression ? 0 : extent->offset,
+	    .extent_item_pos = backref.pos,
 	    .behaviour = sctx->args->behaviour,
 	    .known = sctx->args->known,
 	    .context = &backref,
@@ -270,9 +352,9 @@ int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 	if (TOGGLE(sctx, SEND_SINGLE_EXTENT_SEARCH)) {
 		walk.check_extent_item = check_extent_item;
 	} else {
-		ret = extent_search_says_no(sctx, extent->disk_bytenr);
+		ret = extent_search_says_no(&backref);
 		if (ret)
-			return ret < 0 ? ret : BM_OK;
+			return ret < 0 ? ret : judge_places(&backref, NULL);
 	}
 	if (TOGGLE(sctx, SEND_SKIP_OWN_REF) && sctx->clone_root_count == 1)
 		walk.skip_data_ref = skip_self_data_ref;
@@ -282,7 +364,7 @@ int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 	}
 	ret = bm_iterate_extent_inodes(&walk, sctx->fault);
 	if (is_enoent(sctx, ret))
-		return BM_OK;
+		return judge_places(&backref, NULL);
 	if (ret < 0)
 		return ret;
 	/* before v6.2 the walk had to come by; it cannot where our own reference is skipped */
@@ -290,5 +372,5 @@ int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 		return send_errno(sctx, EIO);
 	if (backref.found)
 		*found = choose_root(sctx, &backref);
-	return BM_OK;
+	return judge_places(&backref, *found);
 }

@@ -147,6 +147,7 @@ static int explain(struct bm_send_explained *explained, const struct bm_send_why
 void bm_send_explained_free(struct bm_send_explained *explained)
 {
 	free(explained->rows);
+	free(explained->places);
 	*explained = (struct bm_send_explained){0};
 }
 

@@ -373,8 +373,10 @@ static int send_write_or_clone(struct send_ctx *sctx, const struct file_extent *
 		ret = can_clone(sctx, extent, end, from);
 	if (ret < 0)
 		return ret;
-	if (from && !ret)
+	if (from && !ret) {
 		because_of_rule(sctx, BM_SEND_WRITE_UNALIGNED);
+		refuse_chosen_place(sctx, BM_SEND_END_UNALIGNED);
+	}
 	if (ret)
 		ret = clone_range(sctx, extent, from, end - extent->start);
 	else

@@ -398,6 +398,8 @@ int open_for_data(struct send_ctx *sctx, const struct file_extent *extent);
 /* send/clone.c: *found is where the extent can be cloned from, or NULL */
 int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 		      struct clone_root **found);
+/* The place that was chosen for the extent of the next command is not to be used, for this. */
+void refuse_chosen_place(struct send_ctx *sctx, enum bm_send_verdict verdict);
 
 /* send/hole.c: what need not be sent, and holes where data was */
 int is_extent_unchanged(struct send_ctx *sctx, const struct file_extent *extent);

@@ -102,8 +102,9 @@ def _version(proto: int | None, *, compressed: bool) -> int:
 @behaviour_option()
 @limits_option
 @work_option("Write how often each kernel function was called.")
-@click.option("--explain", type=click.Choice(["summary", "commands"]),
-              help="Say why each command is sent: added up, or command by command.")  # fmt: skip
+@click.option("--explain", type=click.Choice(["summary", "commands", "sources"]),
+              help="Say why each command is sent: added up, command by command, or what extents "
+              "might be cloned from.")  # fmt: skip
 @click.option("--profile", is_flag=True, help="Say where the time goes, by kernel function.")
 @click.option("--estimate", is_flag=True,
               help="Tell the bytes of the stream, exactly, in place of it; no file data are "
@@ -177,7 +178,7 @@ def send(
     if estimate:
         click.echo(result.size)
     if result.causes is not None:
-        _print_causes(result, summary=explain == "summary", as_json=as_json, err=out is None)
+        _print_causes(result, explain, as_json=as_json, err=out is None)
     if computes is not None:
         print_time("send", computes, result.amounts, err=out is None)
         if profile:
@@ -268,7 +269,7 @@ def _target(path: Path) -> Iterator[Filesystem | list[str]]:
     yield uuids
 
 
-def _print_causes(result: SendResult, *, summary: bool, as_json: bool, err: bool) -> None:
+def _print_causes(result: SendResult, what: str | None, *, as_json: bool, err: bool) -> None:
     """Print why the commands of a stream were sent."""
     import pandas as pd
 
@@ -276,11 +277,16 @@ def _print_causes(result: SendResult, *, summary: bool, as_json: bool, err: bool
 
     causes = result.causes
     assert causes is not None
-    if not summary:
+    if what == "sources":
+        assert result.sources is not None
+        print_table(result.sources, as_json=as_json, err=err,
+                    narrow=("path", "file_offset", "source", "reason"))  # fmt: skip
+        return
+    if what == "commands":
         narrow = ["offset", "length", "command", "path", "cause", "item_type", "change"]
         print_table(causes, as_json=as_json, narrow=narrow, err=err)
         return
-    for title, table in summaries(causes).items():
+    for title, table in summaries(causes, sources=result.sources).items():
         print_table(table, as_json=as_json, title=title, err=err)
     # the header of the stream is in it
     total = pd.DataFrame({"total": ["stream"], "commands": [len(causes)], "bytes": [result.size]})

@@ -6,6 +6,7 @@ The order is that of ``enum bm_send_cause`` in ``native/send/api.h``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,23 @@ ROW = np.dtype(
 """``struct bm_send_why``."""
 
 
+PLACE = np.dtype([(name, "u8") for name in (
+    "command", "bytenr", "pos", "root", "ino", "offset", "num_bytes", "verdict")])  # fmt: skip
+"""``struct bm_send_place``."""
+
+VERDICTS = {
+    "chosen": "data are cloned from there",
+    "not-sent-yet": "the snapshot itself, at a place that the receiver gets later",
+    "file-too-short": "the file there ends before the extent does (kernels before 5.2)",
+    "other-place": "another place in the same subvolume shows as much of the extent, or more",
+    "other-source": "another clone source shows as much of the extent, or more",
+    "end-unaligned": "it was chosen, but the end of the extent is not aligned: it is written",
+    "too-many-references": "the extent has more references than the kernel looks at",
+    "not-a-source": "a snapshot that is no clone source",
+}
+"""What becomes of a place that refers to an extent, and why; as ``enum bm_send_verdict``."""
+
+
 class Item(NamedTuple):
     """An item that differs: its key, and how."""
 
@@ -42,6 +60,20 @@ class Why(NamedTuple):
     cause: str
     ino: int
     item: Item
+
+
+@dataclass
+class Place:
+    """A place that refers to an extent, as in ``struct bm_send_place``; `verdict` by its name."""
+
+    command: int
+    bytenr: int
+    pos: int
+    root: int = 0
+    ino: int = 0
+    offset: int = 0
+    num_bytes: int = 0
+    verdict: str = "other-source"
 
 
 class Cause(NamedTuple):
@@ -157,3 +189,6 @@ CAUSES: tuple[Cause, ...] = (
 
 CAUSES_BY_NAME = {cause.name: number for number, cause in enumerate(CAUSES)}
 """Numbers of the rules."""
+
+VERDICTS_BY_NAME = {name: number for number, name in enumerate(VERDICTS)}
+"""Numbers of the verdicts."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, COMMANDS
-from btrfs_model.questions.send.causes import CAUSES, ROW
+from btrfs_model.questions.send.causes import CAUSES, PLACE, ROW
+from btrfs_model.questions.send.sources import by_source
 from btrfs_model.stream.index import read_batches
 from btrfs_model.volume.compare import Change
 
@@ -39,6 +40,7 @@ class Explanation:
     def __init__(self, version: int) -> None:
         self.version = version
         self.rows: NDArray[Any] = np.zeros(0, ROW)
+        self.places: NDArray[Any] = np.zeros(0, PLACE)
         self._offset = 0
         self._pending: list[bytes] = []
         self._size = 0
@@ -128,13 +130,15 @@ def _named(numbers: NDArray[Any], names: dict[int, str]) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(codes[places], dtype=kind)
 
 
-def summaries(causes: pd.DataFrame, largest: int = 20) -> dict[str, pd.DataFrame]:
+def summaries(
+    causes: pd.DataFrame, largest: int = 20, sources: pd.DataFrame | None = None
+) -> dict[str, pd.DataFrame]:
     """Add up the commands and bytes of a send, in four ways.
 
     Parameters
     ----------
-    causes : pandas.DataFrame
-        See :attr:`.SendResult.causes`.
+    causes, sources : pandas.DataFrame
+        See :attr:`.SendResult.causes` and :attr:`.SendResult.sources`.
     largest : int
         Rows of the table by directory at most.
 
@@ -142,14 +146,17 @@ def summaries(causes: pd.DataFrame, largest: int = 20) -> dict[str, pd.DataFrame
     -------
     dict of str to pandas.DataFrame
         By title: the key, ``commands``, ``bytes`` and ``share`` of the bytes in percent, the most
-        bytes first; by cause with what it means.
+        bytes first; by cause with what it means. With `sources` also the places of extents by their
+        subvolumes, where there is one.
     """
     directories = [path.rpartition("/")[0] or "/" for path in causes["path"]]
+    by = {} if sources is None or sources.empty else {"by clone source": by_source(sources)}
     return {
         "by cause": by_cause(causes),
         "by kernel function": _sums(causes, "function", causes["function"]),
         "by command": _sums(causes, "command", causes["command"]),
         "by directory": _sums(causes, "directory", directories).head(largest),
+        **by,
     }
 
 

@@ -26,6 +26,7 @@ from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native
 from btrfs_model.questions.send.explain import Explanation, by_cause
 from btrfs_model.questions.send.request import SendRequest
+from btrfs_model.questions.send.sources import sources_table
 from btrfs_model.volume.filesystem import opening
 
 if TYPE_CHECKING:
@@ -62,6 +63,14 @@ class SendResult(Answer):
         rule, the key of the item that differed (``item_objectid``, ``item_type``, ``item_offset``)
         and its ``change``: new, deleted, changed, or same where what stood before it is gone.
         Commands that come from no item have an empty `item_type` and `change`.
+    sources : pandas.DataFrame or None
+        With `causes`: the places that extents might be cloned from. A row for each place: of the
+        extent ``offset`` in the stream, of its first command, ``path``, ``inode`` and
+        ``file_offset``; of the place the subvolume (``source``), ``source_inode``,
+        ``source_offset`` and ``source_length``; and what became of it, ``reason``, one of
+        :data:`btrfs_model.questions.send.causes.VERDICTS`. Of a read-only
+        subvolume that is no clone source one place stands there, and only for extents that were
+        cloned from none.
     cold : Cold or None
         The tree blocks that it read after the mount, for :meth:`time` on a device.
     """
@@ -71,6 +80,7 @@ class SendResult(Answer):
     commands: dict[str, int]
     work: Work
     causes: pd.DataFrame | None = None
+    sources: pd.DataFrame | None = None
     cold: Cold | None = field(default=None, compare=False)
 
     @property
@@ -197,7 +207,8 @@ def send(
     omit_header, omit_end : bool
         Leave out the header and the END command.
     explain : bool
-        Note why each command is sent: ``result.causes``.
+        Note why each command is sent, and what it might be cloned from: ``result.causes`` and
+        ``result.sources``.
     estimate : bool
         Tell size, commands and work alone: exact, and no file data are read, so that a damaged one
         is not seen (the reference in Python reads them all the same). There is no stream, and
@@ -241,9 +252,12 @@ def send(
         error.partial = sink.data()  # type: ignore[attr-defined]
         raise
     explanation = request.explanation
-    causes = explanation.table() if isinstance(explanation, Explanation) else None
+    causes = sources = None
+    if isinstance(explanation, Explanation):
+        causes = explanation.table()
+        sources = sources_table(request, explanation.places, causes)
     return SendResult(
-        sink.data(), sink.size, commands, work, causes, Cold.of(fs.image, reads)
+        sink.data(), sink.size, commands, work, causes, sources, Cold.of(fs.image, reads)
     )  # fmt: skip
 
 

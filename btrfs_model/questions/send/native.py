@@ -9,7 +9,7 @@ import numpy as np
 
 from btrfs_model.native import send as native
 from btrfs_model.ondisk.stream import COMMANDS
-from btrfs_model.questions.send.causes import ROW
+from btrfs_model.questions.send.causes import PLACE, ROW
 from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list
         opened.append(request.parent.id)
     explanation, sectorsize = request.explanation, request.fs.image.sectorsize
 
-    def explain(rows: bytes) -> None:
+    def explain(rows: bytes, places: bytes) -> None:
         assert explanation is not None
         explanation.rows = np.frombuffer(rows, ROW)
+        explanation.places = np.frombuffer(places, PLACE)
 
     return native.send(
         request.fs.forest(opened).native,

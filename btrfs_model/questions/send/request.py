@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
 
 class Explanation(Protocol):
-    """Where it is noted why each command was sent: a row of ``causes.ROW`` for each."""
+    """Where it is noted why each command was sent.
+
+    `rows`: one of ``causes.ROW`` for each.
+    `places`: places that data might be cloned from, of ``causes.PLACE``.
+    """
 
     rows: NDArray[Any]
+    places: NDArray[Any]
 
 
 @dataclass(frozen=True)

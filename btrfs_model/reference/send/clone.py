@@ -9,7 +9,7 @@ here next to each other.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.patches import Patch
+from btrfs_model.questions.send.causes import Place
 from btrfs_model.reference.backref import iterate_extent_inodes
 from btrfs_model.reference.logical import extent_from_logical
 from btrfs_model.reference.send.context import CloneRoot, SendContext, send_errno
@@ -37,17 +38,21 @@ class BackrefCtx:
     """The search of a clone source for one extent (``struct backref_ctx``).
 
     `sctx`: the send.
-    `bytenr`, `cur_offset`: where the extent is on disk and in the file.
+    `bytenr`, `pos`: the extent, and the byte of it that is sought.
+    `cur_offset`: where it is in the file.
     `extent_len`: its length; the last extent of a file may reach beyond its end.
     `data_offset`: of a compressed extent, where in it the file begins.
     `backref_owner`, `backref_offset`: what its own reference says. The leaf may still belong to
     another subvolume.
     `found`: places found.
     `found_itself`: the walk came by the extent that is being sent.
+    `too_many_refs`: the walk ended at an extent with more references than the kernel looks at.
+    `places`: what was found where it could be cloned from.
     """
 
     sctx: SendContext
     bytenr: int
+    pos: int
     cur_offset: int
     extent_len: int
     data_offset: int
@@ -55,6 +60,38 @@ class BackrefCtx:
     backref_offset: int
     found: int = 0
     found_itself: bool = False
+    too_many_refs: bool = False
+    places: list[Place] = field(default_factory=list)
+
+    def note(self, root: int, ino: int, offset: int, num_bytes: int) -> Place:
+        """Write down a place; what was reported before is not a second one."""
+        for place in self.places:
+            if (place.root, place.ino, place.offset) == (root, ino, offset):
+                return place
+        command = len(self.sctx.explained)
+        self.places.append(Place(command, self.bytenr, self.pos, root, ino, offset, num_bytes))
+        return self.places[-1]
+
+    def judge(self, chosen: CloneRoot | None) -> None:
+        """Say of all places what became of them, now that one is chosen, or none."""
+        for place in self.places:
+            if place.verdict == "other-source" and chosen and place.root == chosen.id:
+                is_it = (place.ino, place.offset) == (chosen.ino, chosen.offset)
+                place.verdict = "chosen" if is_it else "other-place"
+        if not self.places:
+            none = "too-many-references" if self.too_many_refs else "not-a-source"
+            self.note(0, 0, 0, 0).verdict = none
+        if self.sctx.request.explanation is not None:
+            self.sctx.places += self.places
+
+
+def refuse_chosen_place(sctx: SendContext, verdict: str) -> None:
+    """Say why the place that was chosen for the extent of the next command is not used."""
+    for place in reversed(sctx.places):
+        if place.command != len(sctx.explained):
+            return
+        if place.verdict == "chosen":
+            place.verdict = verdict
 
 
 # ---------------------------------------------------------- what is asked of the backref walk ----
@@ -76,18 +113,22 @@ def iterate_backrefs(bctx: BackrefCtx, ino: int, offset: int, num_bytes: int, ro
     largest = Patch.SEND_CLONE_LARGEST in sctx
     if clone is None:
         return 0
-    own = (sctx.send_root.objectid, sctx.cur_ino, bctx.cur_offset)
-    if (root, ino, offset) == own:
+    is_itself = (root, ino, offset) == (sctx.send_root.objectid, sctx.cur_ino, bctx.cur_offset)
+    if is_itself:
         bctx.found_itself = True
         if largest:
             return 0
     if Patch.SEND_CLONE_PARTS not in sctx:
         reach = offset + bctx.data_offset + bctx.extent_len
         if reach > get_inode_info(sctx, clone.source.tree, ino).size:
+            bctx.note(root, ino, offset, num_bytes).verdict = "file-too-short"
             return 0
     # the receiver must have the source already
     if root == sctx.send_root.objectid and not _is_sent(bctx, ino, offset):
+        if not is_itself:
+            bctx.note(root, ino, offset, num_bytes).verdict = "not-sent-yet"
         return 0
+    bctx.note(root, ino, offset, num_bytes)
     bctx.found += 1
     clone.found_ref = True
     if not largest:
@@ -115,7 +156,10 @@ def check_extent_item(bctx: BackrefCtx, bytenr: int, item: RawExtentItem) -> int
             return -EUCLEAN
         if _is_unshared(bctx.sctx, item.refs):
             return -errno.ENOENT
-    return -errno.ENOENT if item.refs > bctx.sctx.clone_refs else 0
+    if item.refs <= bctx.sctx.clone_refs:
+        return 0
+    bctx.too_many_refs = True
+    return -errno.ENOENT
 
 
 def skip_self_data_ref(bctx: BackrefCtx, root: int, ino: int, offset: int) -> bool:
@@ -154,6 +198,7 @@ def find_extent_clone(sctx: SendContext, extent: Extent) -> CloneRoot | None:
     bctx = BackrefCtx(
         sctx,
         bytenr=extent.disk_bytenr,
+        pos=0 if extent.compression else extent.offset,
         cur_offset=extent.start,
         extent_len=min(extent.num_bytes, sctx.cur_inode.size - extent.start),
         data_offset=extent.offset if extent.compression else 0,
@@ -161,14 +206,15 @@ def find_extent_clone(sctx: SendContext, extent: Extent) -> CloneRoot | None:
         backref_offset=(extent.start - extent.offset) & U64_MAX,
     )
     single = Patch.SEND_SINGLE_EXTENT_SEARCH in sctx
-    if not single and _extent_search_says_no(sctx, extent):
+    if not single and _extent_search_says_no(bctx):
+        bctx.judge(None)
         return None
     own_only = Patch.SEND_SKIP_OWN_REF in sctx and sctx.clone_roots_cnt == 1
     cached = Patch.SEND_BACKREF_CACHE in sctx
     walk = BackrefWalk(
         forest=sctx.forest,
         bytenr=extent.disk_bytenr,
-        extent_item_pos=0 if extent.compression else extent.offset,
+        extent_item_pos=bctx.pos,
         restart=Patch.SEARCH_NO_RESTART not in sctx,
         iterate_cached=Patch.SEND_BACKREF_SKIP in sctx,
         check_extent_item=partial(check_extent_item, bctx) if single else None,
@@ -181,19 +227,23 @@ def find_extent_clone(sctx: SendContext, extent: Extent) -> CloneRoot | None:
     # before v6.2 the walk had to come by; it cannot where our own reference is skipped
     if not (Patch.SEND_CLONE_LARGEST in sctx or own_only or bctx.found_itself):
         raise send_errno(sctx, errno.EIO)
-    return _choose_root(bctx) if bctx.found else None
+    chosen = _choose_root(bctx) if bctx.found else None
+    bctx.judge(chosen)
+    return chosen
 
 
-def _extent_search_says_no(sctx: SendContext, extent: Extent) -> bool:
+def _extent_search_says_no(bctx: BackrefCtx) -> bool:
     """Whether the extent is not to be cloned; before v6.2 its item is searched by itself."""
+    sctx = bctx.sctx
     found = extent_from_logical(
-        sctx.forest, extent.disk_bytenr, restart=Patch.SEARCH_NO_RESTART not in sctx
+        sctx.forest, bctx.bytenr, restart=Patch.SEARCH_NO_RESTART not in sctx
     )
     if found is None:
         return True
     if found.flags & ExtentFlag.TREE_BLOCK:
         raise send_errno(sctx, errno.EIO)
-    return found.refs > sctx.clone_refs or _is_unshared(sctx, found.refs)
+    bctx.too_many_refs = found.refs > sctx.clone_refs
+    return bctx.too_many_refs or _is_unshared(sctx, found.refs)
 
 
 def _choose_root(bctx: BackrefCtx) -> CloneRoot | None:

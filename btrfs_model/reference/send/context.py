@@ -16,7 +16,7 @@ from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.questions.send.causes import NO_ITEM, Item, Why
+from btrfs_model.questions.send.causes import NO_ITEM, Item, Place, Why
 from btrfs_model.stream.writer import StreamWriter
 from btrfs_model.volume.compare import Change
 from btrfs_model.volume.ctree import Path, Reada, bytenr_of, item_data
@@ -170,6 +170,7 @@ class SendContext:
         self.commands: Counter[str] = Counter()
         self.why = Why("subvol-begin", 0, NO_ITEM)
         self.explained: list[Why] = []
+        self.places: list[Place] = []
         # the item that the walk stands on, in the snapshot and in its parent
         self.left_path = Path()
         self.right_path = Path()

@@ -16,7 +16,7 @@ from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key
 from btrfs_model.patches import Patch
 from btrfs_model.questions.send.causes import Item
-from btrfs_model.reference.send.clone import find_extent_clone
+from btrfs_model.reference.send.clone import find_extent_clone, refuse_chosen_place
 from btrfs_model.reference.send.command import (
     U32_MAX,
     send_cmd,
@@ -105,6 +105,7 @@ def send_write_or_clone(sctx: SendContext, extent: Extent, clone: CloneRoot | No
     else:
         if clone is not None:
             because_of_rule(sctx, "write-unaligned")
+            refuse_chosen_place(sctx, "end-unaligned")
         send_extent_data(sctx, extent, extent.start, end - extent.start)
     sctx.cur_inode_next_write_offset = end
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.questions.send.causes import CAUSES_BY_NAME, NO_ITEM, ROW
+from btrfs_model.questions.send.causes import CAUSES_BY_NAME, NO_ITEM, PLACE, ROW, VERDICTS_BY_NAME
 from btrfs_model.reference.compare import Side, compare_sides
 from btrfs_model.reference.send.command import (
     send_chmod,
@@ -105,6 +106,9 @@ def send(request: SendRequest) -> dict[str, int]:
             row["inode"], row["cause"], row["change"] = ino, CAUSES_BY_NAME[cause], change
             row["objectid"], row["type"], row["offset"] = key
         request.explanation.rows = rows
+        request.explanation.places = np.array([
+            (*astuple(place)[:-1], VERDICTS_BY_NAME[place.verdict]) for place in sctx.places
+        ], PLACE)  # fmt: skip
     names = [command.name for command in COMMANDS.values()]
     return {name: sctx.commands[name] for name in names if sctx.commands[name]}
 

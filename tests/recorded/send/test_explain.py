@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Why commands were sent: both twins, every command, the cases that are known."""
 
+import random
+from contextlib import suppress
 from typing import Any
 
 import corpus
 import pandas as pd
 import pytest
 
+import btrfs_model as bm
 from btrfs_model.native.choice import select
 from btrfs_model.native.door import lib
 from btrfs_model.ondisk.keys import ItemType
@@ -14,7 +17,7 @@ from btrfs_model.ondisk.stream import STREAM_HEADER
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.questions.send.causes import CAUSES, CAUSES_BY_NAME
 from btrfs_model.questions.send.explain import summaries
-from btrfs_model.questions.send.ioctl import send
+from btrfs_model.questions.send.ioctl import SendResult, send
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.volume.compare import compare_trees
 from btrfs_model.volume.filesystem import Filesystem
@@ -99,11 +102,121 @@ def test_twins_are_equal(name: str, kernel: str) -> None:
         for ask, recorded in sends(name):
             if recorded != kernel:
                 continue
-            native = send(fs, **arguments(ask, kernel), explain=True).causes
-            with select("python"):
-                twin = send(fs, **arguments(ask, kernel), explain=True).causes
-            assert native is not None and twin is not None
-            pd.testing.assert_frame_equal(native, twin)
+            assert_twins_are_equal(fs, arguments(ask, kernel))
+
+
+def assert_twins_are_equal(fs: Filesystem, asked: dict[str, Any]) -> None:
+    native = send(fs, **asked, explain=True)
+    with select("python"):
+        twin = send(fs, **asked, explain=True)
+    for ours, theirs in ((native.causes, twin.causes), (native.sources, twin.sources)):
+        assert ours is not None and theirs is not None
+        pd.testing.assert_frame_equal(ours, theirs)
+
+
+# ------------------------------------------------------------------------ clone sources ----
+
+
+def with_shared_data(seed: int) -> bm.WritableFilesystem:
+    """Files that share data inside and between subvolumes: whole, in parts, their ends."""
+    choice = random.Random(seed)
+    fs = bm.create("256M", seed=seed)
+    for volume in ("a", "b"):
+        fs.create_subvolume(volume)
+    names: list[str] = []
+    for number in range(3):
+        for _ in range(16):
+            name = f"{choice.choice('ab')}/f{choice.randrange(9)}"
+            if name not in names:
+                fs.create(name)
+                names.append(name)
+            at, source = 4096 * choice.randrange(4), choice.choice(names)
+            length = 0 if choice.random() < 0.5 else 4096
+            if choice.random() < 0.6:
+                with suppress(OSError):  # beyond its end, or that into the middle of a file
+                    fs.clone_range(source, name, 4096 * choice.randrange(3), at, length)
+            else:
+                fs.write(name, at, choice.randbytes(choice.randrange(1, 20000)))
+        for volume in ("a", "b"):
+            fs.snapshot(volume, f"{volume}{number}")
+    fs.sync()
+    return fs
+
+
+def assert_sources_are_those_of_the_stream(
+    fs: Filesystem, result: SendResult, allowed: set[str]
+) -> None:
+    """`allowed`: paths of the clone sources, and of what is sent."""
+    causes, sources = result.causes, result.sources
+    assert causes is not None and sources is not None
+    sent = read_stream(result.data or b"")
+    stream = {command.offset: command.attributes for command in sent}
+    chosen = sources[sources["reason"] == "chosen"].set_index(["inode", "file_offset"])
+    assert chosen.index.is_unique
+    row: Any
+    for row in causes[causes["command"] == "clone"].itertuples():
+        place = chosen.loc[(row.inode, row.item_offset)]
+        attributes, item = stream[row.offset], fs.subvolume(place["source"]).item
+        uuid = item.received_uuid if any(item.received_uuid) else item.uuid
+        assert attributes["clone_uuid"] == uuid
+        assert attributes["clone_ctransid"] == item.ctransid
+        source = f"{place['source']}/{bytes(attributes['clone_path']).decode()}"
+        # a file of the snapshot itself may have an orphan name at that time
+        if fs.file(source).exists():
+            assert fs.file(source).stat().ino == place["source_inode"]
+    written = causes[causes["cause"] == "write-no-source"]
+    keys = set(zip(written["inode"], written["item_offset"], strict=True))
+    assert not keys & set(chosen.index)
+    for row in sources.itertuples():
+        key, rest = (row.inode, row.file_offset), row.reason
+        assert (row.source not in allowed) == (rest == "not-a-source")
+        if rest in ("other-place", "other-source"):
+            refused = sources[sources["reason"] == "end-unaligned"]
+            ends = set(zip(refused["inode"], refused["file_offset"], strict=True))
+            assert key in chosen.index or key in ends
+
+
+@pytest.mark.claim(
+    "The clone source that an explained send names for an extent is that of the stream; each other "
+    "place that refers to the extent has its reason."
+)
+@pytest.mark.parametrize("kernel", ["v4.20", "v5.10.46", "v6.18.44"])
+@pytest.mark.parametrize("seed", range(2))
+def test_sources_are_those_of_the_stream(seed: int, kernel: str) -> None:
+    fs, met = with_shared_data(seed), set[str]()
+    for snapshot, parent, clones in (
+        ("a1", None, ()), ("a2", None, ("b1", "b2")), ("a2", "a0", ("a0", "b2")),
+        ("b2", "b1", ("b1",)), ("b1", "b2", ("b2", "a0", "a1", "a2")),
+    ):  # fmt: skip
+        asked = {"snapshot": snapshot, "parent": parent, "clone_sources": clones,
+                 "behaviour": kernel}  # fmt: skip
+        result = send(fs, **asked, explain=True)
+        assert_sources_are_those_of_the_stream(fs, result, {snapshot, *clones})
+        assert_twins_are_equal(fs, asked)
+        assert result.sources is not None
+        met |= set(result.sources["reason"])
+    assert met >= {"chosen", "not-a-source", "not-sent-yet"}
+    # since 6.2 the walk may end at the first place
+    assert "other-source" in met or kernel == "v6.18.44"
+
+
+def test_too_many_references() -> None:
+    """Before 6.2 no extent with more than 64 is looked at; those who refer to it are told."""
+    fs = bm.create("256M", seed=1)
+    fs.create("file")
+    fs.write("file", 0, bytes(range(256)) * 64)
+    for number in range(70):
+        fs.create(f"copy{number}")
+        fs.clone_range("file", f"copy{number}", 0, 0, 0)
+    fs.snapshot("", "s1")
+    fs.snapshot("", "s2")
+    fs.sync()
+    for kernel, reason in (("v5.10.46", "too-many-references"), ("v6.18.44", "chosen")):
+        found = send(fs, "s2", None, ["s1"], behaviour=kernel, explain=True).sources
+        assert found is not None
+        other = {"too-many-references", "chosen"} - {reason}
+        assert reason in set(found["reason"]), kernel
+        assert not other & set(found["reason"]), kernel
 
 
 def other_inodes(fs: Filesystem, ask: dict[str, Any]) -> set[int]:
