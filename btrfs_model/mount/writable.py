@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
@@ -58,6 +58,9 @@ from btrfs_model.volume.quotas import StatusFlag
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from btrfs_model.mount.mkfs.writer.balance import Root
+    from btrfs_model.mount.mkfs.writer.transaction import Transactions
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"
@@ -155,6 +158,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         max_inline: int = 2048,
         behaviour: str | Behaviour | None = None,
         device_size: int | str | None = None,
+        fill: Callable[[Transactions, int], list[Root]] | None = None,
         **options: Any,
     ) -> Self:
         """Make a fresh filesystem, as mkfs.btrfs does, in memory.
@@ -173,6 +177,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
             See the class.
         device_size : int or str, optional
             Of a device that is larger than the filesystem: room to :meth:`resize` it.
+        fill : callable, optional
+            What copies files into it, as mkfs.btrfs does it.
         **options
             ``csum``, ``label``, ``metadata``, ``uuid``, ``device_uuid``, features, and ``progs``,
             the release of btrfs-progs: see :class:`~btrfs_model.mount.mkfs.layout.Format`.
@@ -192,7 +198,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         whole = layout.size if device_size is None else parse_size(device_size)
         if whole < layout.size:
             raise ValueError(f"size {layout.size}: the device has {whole} bytes")
-        memory = fresh(layout, seed, device_size=whole)
+        memory = fresh(layout, seed, fill, device_size=whole)
         return cls(memory, seed=seed, ssd=ssd, compress=compress, max_inline=max_inline,
                    behaviour=kernel)  # fmt: skip
 

@@ -314,7 +314,8 @@ static void exercise_send(struct bm_image *image, const struct bm_root *roots, s
 				    .clone_roots = volumes,
 				    .commands = commands,
 				    .write = take,
-				    .decompress = inflate};
+				    .decompress = inflate,
+				    .known = bm_known_create()};
 
 	/* root items come in the order of their ids, but for those of negative ids */
 	for (size_t i = 0; i < count; i++)
@@ -341,6 +342,7 @@ static void exercise_send(struct bm_image *image, const struct bm_root *roots, s
 		bm_send(&args, &fault);
 		bm_send_explained_free(&explained);
 	}
+	bm_known_destroy(args.known);
 	bm_forest_destroy((struct bm_forest *)args.forest);
 }
 

@@ -144,6 +144,7 @@ def mkfs(
     try:
         chosen = Format(size, **options, **features)
         if rootdir:
+            compress = "" if compress == "no" else compress
             source = Rootdir(rootdir, subvolumes, flags, compress, reflink)
             made = make(source, chosen, seed=seed, shrink=shrink)
         else:

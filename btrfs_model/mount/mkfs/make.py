@@ -90,6 +90,8 @@ class _Pieces(dict[int, bytes]):
     """What is written to a device, by the place."""
 
     def __setitem__(self, place: Any, data: bytes | bytearray) -> None:
+        # what is written later lies above what is there, also at places of chunks that are gone
+        self.pop(place.start, None)
         super().__setitem__(place.start, bytes(data))
 
     def write(self, buffer: mmap.mmap | bytearray) -> None:
@@ -115,6 +117,8 @@ def _make(
     maker, subvolumes = _Maker(buffer, options, identity), list[Root]()
     trees = maker.trees
     maker.make()
+    if not options.release.fills_first:
+        maker.clean_up()
     if fill is not None:
         trees.start(trees.fs_root)
         subvolumes = fill(trees, identity.seconds)
@@ -123,7 +127,9 @@ def _make(
             maker.shrink()
     if options.release.rebuilds:
         maker.rebuild_uuids(subvolumes)
-    maker.clean_up()
+    if options.release.fills_first:
+        maker.clean_up()
+    trees.finish()
     return options.size if not shrink else trees.total_bytes
 
 
@@ -248,4 +254,3 @@ class _Maker:
             if not group.used and group.flags & ~KINDS != wanted:
                 trees.remove_chunk(group)
         trees.commit(trees.groups_root)
-        trees.finish()

@@ -18,6 +18,7 @@ class Release(NamedTuple):
     statistics, the superblock says where nodes are larger than pages, and the tree of relocation
     has all its times.
     `forgets_first_chunks`: the free space tree has no entries of the chunks that are gone.
+    `fills_first`: files come in before chunks that are not needed go.
     `block_group_tree`: by default.
     `reproducible`: it heeds the variables ``SOURCE_DATE_EPOCH`` and ``DETERMINISTIC_SEED``, and
     calls all nodes larger than pages.
@@ -26,6 +27,7 @@ class Release(NamedTuple):
     name: str
     rebuilds: bool
     forgets_first_chunks: bool
+    fills_first: bool
     block_group_tree: bool
     reproducible: bool
 
@@ -38,10 +40,10 @@ class Release(NamedTuple):
 RELEASES: Final = {
     one.name: one
     for one in (
-        Release("6.2", False, False, False, False),
-        Release("6.14", True, False, False, False),
-        Release("6.19", True, True, True, False),
-        Release("7.3", True, True, True, True),
+        Release("6.2", False, False, False, False, False),
+        Release("6.14", True, False, True, False, False),
+        Release("6.19", True, True, True, True, False),
+        Release("7.3", True, True, True, True, True),
     )
 }
 """The releases whose filesystems were compared with those of the model, ascending."""

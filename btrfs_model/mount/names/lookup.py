@@ -246,7 +246,8 @@ def read_link(fs: Mount, link: LiveInode) -> bytes:
     extent = file_extent(payload) if payload is not None else None
     if not link.is_symlink or not isinstance(extent, InlineExtent):
         raise fail(errno.EINVAL, f"subvolume {link.root}, inode {link.ino}")
-    return extent.data
+    # mkfs.btrfs leaves a zero byte behind it
+    return extent.data[: link.item.size]
 
 
 def is_there(fs: Mount, subvolume: bytes | int, file: bytes | int | None) -> bool:

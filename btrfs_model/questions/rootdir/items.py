@@ -54,10 +54,13 @@ class Items:
     ----------
     trees : Transactions
         The filesystem, in a transaction.
+    dated : bool
+        Whether names say in which transaction they came.
     """
 
-    def __init__(self, trees: Transactions) -> None:
+    def __init__(self, trees: Transactions, *, dated: bool = True) -> None:
         self.trees = trees
+        self._of_names = _NOTHING if dated else _TRANSID
 
     def change(self, place: Place, data: bytes, at: int, *, room: int = 1) -> None:
         """Change bytes of an inode item."""
@@ -97,13 +100,13 @@ class Items:
         trees.mark_dirty(path.leaf)
 
     def add_name(
-        self, parent: Place, name: bytes, index: int, target: structs.DiskKey, kind: int
+        self, parent: Place, name: bytes, index: int, target: structs.DiskKey, file: int
     ) -> None:
         """Add a name to a folder (``btrfs_insert_dir_item()``)."""
-        head = structs.RawDirItem(target, self.trees.generation, 0, len(name), kind)
+        head = structs.RawDirItem(target, self.trees.generation, 0, len(name), file)
         data = structs.DIR_ITEM.pack(head) + name
-        self._append(parent.root, parent.key(ItemType.DIR_ITEM, name_hash(name)), data)
-        self._append(parent.root, parent.key(ItemType.DIR_INDEX, index), data)
+        for kind, offset in ((ItemType.DIR_ITEM, name_hash(name)), (ItemType.DIR_INDEX, index)):
+            self._append(parent.root, parent.key(kind, offset), data, self._of_names)
 
     def add_attributes(self, place: Place, attributes: Iterable[tuple[bytes, bytes]]) -> None:
         """Add attributes, names with values (``add_xattr_item()``)."""

@@ -15,6 +15,7 @@ from btrfs_model.mount.mount import random_uuid
 from btrfs_model.questions.rootdir.copy import Copy
 from btrfs_model.questions.rootdir.data import Clone
 from btrfs_model.questions.rootdir.source import Rootdir, smallest_for
+from btrfs_model.questions.rootdir.v6_2 import CopyOf62, Folder
 from btrfs_model.volume.memory import Memory
 
 
@@ -68,6 +69,8 @@ def make(source: Rootdir, options: Format, *, seed: int = 0, shrink: bool = Fals
         For options that mkfs.btrfs refuses.
     """
     source.check()
+    if not options.release.fills_first and source != Rootdir(source.folder):
+        raise ValueError(f"btrfs-progs {options.progs} copies a folder as it is")
     options = replace(options, size=max(options.size, smallest_for(source.folder, options)))
     options.check()
     choice = random.Random(f"subvolumes {seed}")
@@ -75,6 +78,9 @@ def make(source: Rootdir, options: Format, *, seed: int = 0, shrink: bool = Fals
     clones: list[Clone] = []
 
     def fill(trees: Transactions, seconds: int) -> list[Root]:
+        if not options.release.fills_first:
+            CopyOf62(trees, Folder()).run(source.folder)
+            return []
         copy = Copy(trees, source, seconds, lambda _: random_uuid(choice))
         copy.run()
         clones.extend(copy.data.clones)

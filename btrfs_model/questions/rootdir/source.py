@@ -119,8 +119,8 @@ def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             todo += sorted(path.iterdir(), key=lambda one: os.fsencode(one.name), reverse=True)
 
 
-def attributes(path: Path) -> list[tuple[bytes, bytes]]:
-    """Return the attributes of a file, by the bytes of their names."""
+def attributes(path: Path, *, in_order: bool = True) -> list[tuple[bytes, bytes]]:
+    """Return the attributes of a file, by the bytes of their names or as they are listed."""
     try:
         names = os.listxattr(path, follow_symlinks=False)
     except OSError as error:
@@ -128,7 +128,7 @@ def attributes(path: Path) -> list[tuple[bytes, bytes]]:
             raise
         return []
     return [(os.fsencode(name), os.getxattr(path, name, follow_symlinks=False))
-            for name in sorted(names, key=os.fsencode)]  # fmt: skip
+            for name in (sorted(names, key=os.fsencode) if in_order else names)]  # fmt: skip
 
 
 def data_ranges(path: Path, size: int) -> list[tuple[int, int]]:

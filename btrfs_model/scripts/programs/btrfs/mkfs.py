@@ -12,7 +12,7 @@ from btrfs_model.ondisk.hashes import CSUM_NAMES
 from btrfs_model.questions.dumptree.templates import uuid
 from btrfs_model.scripts.program import Program, options, reason, say, size_of
 from btrfs_model.scripts.programs.btrfs.common import KINDS, pretty
-from btrfs_model.scripts.programs.btrfs.rootdir import fill
+from btrfs_model.scripts.programs.btrfs.rootdir import copy_of
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
@@ -68,20 +68,19 @@ def _mkfs(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     chosen = _format(given)
     size = size_of(given.get("b", given.get("byte-count", str(device.size))))
     try:
+        fill = None if source is None else copy_of(computer, source)
         fs = WritableFilesystem.mkfs(size, behaviour=computer.behaviour,
-                                    device_size=device.size, **chosen)  # fmt: skip
+                                    device_size=device.size, fill=fill, **chosen)  # fmt: skip
     except ValueError as error:
         say(shell, f"ERROR: {error}\n")
+        return 1
+    except OSError as error:
+        say(shell, f"ERROR: error while filling filesystem: {reason(error)}\n")
+        erase(device)
         return 1
     if device.filesystem is not None:
         device.filesystem.close()
     device.filesystem, device.crashed = fs, None
-    if source is not None:
-        try:
-            fill(computer, fs, source)
-        except OSError as error:
-            say(shell, f"ERROR: error while filling filesystem: {reason(error)}\n")
-            return 1
     if "quota" in _list(given):
         fs.quota_enable()
         fs.sync()
