@@ -165,6 +165,17 @@ with bm.create("256M", seed=1) as one:
     assert not list(one.tree(7).items())
 
 # %% [markdown]
+# A checksum also tells when the right bytes were found, wherever they are from. Here another image has
+# them.
+
+# %%
+other = pathlib.Path(folder.name, "other.img")
+fs.save(other)
+healed = bm.heal(path, other)
+for run in healed.table.itertuples():
+    print(run.what, "at", run.offset, "by", run.proof)
+
+# %% [markdown]
 # Tree blocks have a checksum in their own header, so that a bad one is found before anything in it
 # is believed. Of two copies, the good one is taken.
 
