@@ -84,8 +84,9 @@ def both(path: Path) -> None:
 
 
 @pytest.mark.claim("All files of a sound image are rescued as they are, into a folder and as tar.")
-def test_of_a_sound_image_all_is_there(sound: dict[str, str]) -> None:
-    out = io.BytesIO()
+def test_of_a_sound_image_all_is_there(sound: dict[str, str], tmp_path: Path) -> None:
+    out, kept = io.BytesIO(), tmp_path / "kept"
+    bm.rescue(corpus.image(IMAGE), kept)
     assert bm.rescue(corpus.image(IMAGE), out).is_whole
     out.seek(0)
     with tarfile.open(fileobj=out) as archive:
@@ -100,6 +101,8 @@ def test_of_a_sound_image_all_is_there(sound: dict[str, str]) -> None:
         for number in fs.subvolume_ids:
             path = fs.subvolume_path(number)
             rows = fs.listing(number).to_dict("records")
+            there = (kept / path).stat()
+            assert (there.st_mode, there.st_mtime_ns) == (rows[0]["mode"], rows[0]["mtime"])
             digests = {row["path"]: row["sha256"] for row in rows if row["sha256"]}
             for name, digest in digests.items():
                 assert sound[f"{path}/{name}" if path else name] == digest

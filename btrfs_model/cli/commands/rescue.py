@@ -58,7 +58,7 @@ def rescue(
             raise click.UsageError("--roots goes with none of --out, --subvol and --root")
         with progress() as step:
             step("looking for roots")
-            table = rescue_roots(list(image.paths))
+            table = rescue_roots(list(image.paths), mounted=image.mounted)
         print_table(table, as_json=as_json)
         return
     if str(output) == "-" and sys.stdout.isatty():
@@ -69,7 +69,7 @@ def rescue(
         step(f"reading {image}")
         found = rescue_image(
             list(image.paths), stdout() if str(output) == "-" else output, subvolume=subvolume,
-            root=root,
+            root=root, mounted=image.mounted,
         )  # fmt: skip
     table = found.table
     if len(table):
@@ -119,7 +119,7 @@ def heal(
 
     with progress() as step:
         step(f"checking {image}")
-        healed = heal_image(list(image.paths), sources, output, copy=copy)
+        healed = heal_image(list(image.paths), sources, output, copy=copy, mounted=image.mounted)
     table = healed.table
     if len(table):
         print_table(table, as_json=as_json, narrow=("what", "device", "offset", "path", "source"))

@@ -79,13 +79,15 @@ class Rescued:
 
 
 @checked
-def rescue_roots(image: Paths) -> pd.DataFrame:
+def rescue_roots(image: Paths, *, mounted: bool = False) -> pd.DataFrame:
     """List the states of a damaged filesystem that are within reach.
 
     Parameters
     ----------
     image : str, os.PathLike or sequence of them
         File or block device; of a filesystem of several devices those that there are.
+    mounted : bool
+        Read a block device also while it is in use, as :meth:`.Filesystem.open` does.
 
     Returns
     -------
@@ -102,7 +104,7 @@ def rescue_roots(image: Paths) -> pd.DataFrame:
     OSError
         When the file cannot be read.
     """
-    with DamagedImage.open(image) as opened:
+    with DamagedImage.open(image, mounted=mounted) as opened:
         return roots_table(opened)
 
 
@@ -113,6 +115,7 @@ def rescue(
     *,
     subvolume: str | int | None = None,
     root: int | None = None,
+    mounted: bool = False,
 ) -> Rescued:
     """Read all that can still be read of an image, damaged or sound.
 
@@ -136,6 +139,8 @@ def rescue(
         Generation or address of the root to be taken. Without it it is the newest whose tree of
         roots reads whole, and which has files; or where there is none the newest with any. Older
         copies of lost blocks are not mixed in; the table names an older root that reads whole.
+    mounted : bool
+        Read a block device also while it is in use, as :meth:`.Filesystem.open` does.
 
     Returns
     -------
@@ -154,7 +159,7 @@ def rescue(
         When something cannot be read or written.
     """
     with ExitStack() as stack:
-        opened = stack.enter_context(DamagedImage.open(image))
+        opened = stack.enter_context(DamagedImage.open(image, mounted=mounted))
         work = _Rescue(choose(opened, root))
         wanted = work.wanted(subvolume)
         work.run(_sink(to, stack), wanted)
@@ -245,7 +250,6 @@ class _Rescue:
             if number not in self._done:
                 path = self._place_lost(sink) + b"/subvolume-%d" % number
                 tell(path, "subvolume", "no directory leads to it", f"tree {number}")
-                sink.add(_made(path, stat.S_IFDIR | 0o755), None)
                 self._subvolume(sink, number, path, enters=wanted is None)
         sink.end()
 
@@ -283,28 +287,26 @@ class _Rescue:
                 if not found.subvolume:
                     self._file(sink, saved, found)
                     continue
-                sink.add(_made(found.path, found.mode), None)
-                self.result.directories += 1
                 name = self.state.names.get(found.subvolume)
                 is_own = name is None or name.parent == number
                 if enters and is_own and self._is_new(found.subvolume):
                     self._done.add(found.subvolume)
                     stack.append((found.subvolume, found.path))
+                else:
+                    sink.add(_made(found.path, found.mode), None)
+                    self.result.directories += 1
 
     def _is_new(self, number: int) -> bool:
         return number in self.state.trees and number not in self._done
 
     def _files(self, sink: Sink, saved: SavedSubvolume, path: bytes) -> Iterator[Found]:
-        if not path:
-            yield Found(b"", saved.root_dir, stat.S_IFDIR | 0o755)
-        else:
-            self.result.directories += 1
+        top = saved.row(saved.root_dir)
+        mode = top["mode"] if top and stat.S_ISDIR(top["mode"]) else stat.S_IFDIR | 0o755
+        yield Found(path, saved.root_dir, mode)
         yield from saved.walk(saved.root_dir, path)
         if not path:
             self._place = saved.taken[b""].beside(_LOST)
-        top = self._place + b"/subvolume-%d" % saved.id
-        strays = saved.strays(top)
-        for found in strays:
+        for found in saved.strays(self._place + b"/subvolume-%d" % saved.id):
             if found.path.startswith(self._place + b"/"):
                 self._place_lost(sink)
             yield found

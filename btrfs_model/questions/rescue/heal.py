@@ -135,6 +135,7 @@ def heal(
     patch: str | os.PathLike[str] | None = None,
     *,
     copy: str | os.PathLike[str] | None = None,
+    mounted: bool = False,
 ) -> Healed:
     """Find the right bytes of sectors and tree blocks whose checksum is wrong.
 
@@ -155,6 +156,8 @@ def heal(
         ``length``, ``was_sha256`` (of what is there) and ``data`` (base64).
     copy : str or os.PathLike, optional
         Where a copy of the image with them goes; for one device.
+    mounted : bool
+        Read a block device also while it is in use, as :meth:`.Filesystem.open` does.
 
     Returns
     -------
@@ -173,7 +176,7 @@ def heal(
     several = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     names = [os.fspath(one) for one in several]
     with ExitStack() as stack:
-        opened = stack.enter_context(_open(image))
+        opened = stack.enter_context(_open(image, mounted=mounted))
         if copy is not None and opened.has_several:
             raise BtrfsModelError(f"{opened.path}: a copy is of an image of one device")
         others = [one for name in names if (one := _same_filesystem(name, opened, stack))]
@@ -185,9 +188,9 @@ def heal(
         return found
 
 
-def _open(paths: Paths) -> DamagedImage:
+def _open(paths: Paths, *, mounted: bool) -> DamagedImage:
     """Open an image so that what is made right can be read in it; the file stays as it is."""
-    opened = DamagedImage.open(paths)
+    opened = DamagedImage.open(paths, mounted=mounted)
     if opened.has_several:
         return opened
     name = opened.devices[0].path
