@@ -83,8 +83,8 @@ def rescue(
 @click.command(
     cls=Command,
     examples=(
-        "btrfs-model heal rotted.img --from monday.stream -o rotted.patch --copy healed.img",
-        "btrfs-model heal rotted.img --from older.img --from disk.stream --json | jq -r .source",
+        "btrfs-model heal rotted.img --from monday.stream -o p.json --copy new.img",
+        "btrfs-model heal rotted.img --from older.img --from disk.stream --json",
         "btrfs-model heal rotted.img",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ _SINGLE, _DUP = 0, 1 << 5
 _COPIES = {_SINGLE: 1, _DUP: 2, 1 << 4: 2, 1 << 9: 3, 1 << 10: 4}
 _PARITY = 1 << 7 | 1 << 8
 _PROFILES = sum(1 << bit for bit in range(3, 11))
-_DATA = 1
+_DATA, _KINDS = 1, 7
 
 
 def superblock_of(view: memoryview, name: str) -> SuperBlock:
@@ -133,15 +134,15 @@ class DamagedImage(Image):
     def _add_found(self, chunks: dict[int, Chunk]) -> None:
         """Add the chunks of leaves that a scan finds, and what device extents tell."""
         sb, before = self.superblock, len(chunks)
-        for item in items_of(self.view, sb, self.found, ObjectId.CHUNK_TREE):
-            if item.key.type == ItemType.CHUNK_ITEM and item.key.offset not in chunks:
+        for item in items_of(self.view, sb, self.found, ObjectId.CHUNK_TREE, ItemType.CHUNK_ITEM):
+            if item.key.offset not in chunks:
                 self._parse(chunks, item.key.offset, item.data)
         by_items = len(chunks) - before
-        groups = {}
+        groups: dict[int, int] = {}
         for owner in (ObjectId.EXTENT_TREE, ObjectId.BLOCK_GROUP_TREE):
-            for item in items_of(self.view, sb, self.found, owner):
-                if item.key.type == ItemType.BLOCK_GROUP_ITEM:
-                    groups[item.key.objectid] = int(BLOCK_GROUP_ITEM.unpack(item.data).flags)
+            for item in items_of(self.view, sb, self.found, owner, ItemType.BLOCK_GROUP_ITEM):
+                with suppress(PayloadError):
+                    groups[item.key.objectid] = BLOCK_GROUP_ITEM.unpack(item.data).flags
         by_extents = self._of_extents(chunks, groups)
         self.notes.append(("chunk tree", f"the chunk tree is damaged: {by_items} chunks are from "
                            f"leaves of it that a scan found, {by_extents} were made of device "
@@ -151,10 +152,9 @@ class DamagedImage(Image):
         """Make chunks of device extents, where these tell enough; return how many."""
         extents: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         taken: list[tuple[int, int, int]] = []
-        found = items_of(self.view, self.superblock, self.found, ObjectId.DEV_TREE)
+        kind = ItemType.DEV_EXTENT
+        found = items_of(self.view, self.superblock, self.found, ObjectId.DEV_TREE, kind)
         for item in sorted(found, key=lambda one: -one.generation):
-            if item.key.type != ItemType.DEV_EXTENT:
-                continue
             try:
                 extent = DEV_EXTENT.unpack(item.data)
             except PayloadError:
@@ -168,15 +168,21 @@ class DamagedImage(Image):
         before = len(chunks)
         for logical, stripes in extents.items():
             profile = _profile(stripes, groups.get(logical))
-            if logical in chunks or profile is None or logical % 4096:
+            odd = logical % 4096 or any(_is_odd(logical, *one[1:]) for one in stripes)
+            if logical in chunks or profile is None or odd:
                 continue
             if profile == _SINGLE:
                 stripes = stripes[:1]
             devids, starts, lengths = zip(*stripes, strict=True)
-            kind = groups.get(logical, _DATA) & ~_PROFILES or _DATA
-            chunks[logical] = Chunk(logical, min(lengths), kind | profile, starts, devids,
+            flags = profile | (groups.get(logical, _DATA) & _KINDS or _DATA)
+            chunks[logical] = Chunk(logical, min(lengths), flags, starts, devids,
                                     uuids=(bytes(16),) * len(starts))  # fmt: skip
         return len(chunks) - before
+
+
+def _is_odd(logical: int, start: int, length: int) -> bool:
+    """Whether no kernel has such a chunk (``btrfs_check_chunk_valid()``)."""
+    return not length or max(logical, start) + length >= 1 << 64
 
 
 def _profile(stripes: list[tuple[int, int, int]], flags: int | None) -> int | None:

@@ -116,8 +116,10 @@ class FoundItem(NamedTuple):
     generation: int
 
 
-def items_of(view: memoryview, sb: SuperBlock, blocks: Blocks, owner: int) -> list[FoundItem]:
-    """Return the items of the leaves of a tree, the newest of each key, by key."""
+def items_of(
+    view: memoryview, sb: SuperBlock, blocks: Blocks, owner: int, kind: int
+) -> list[FoundItem]:
+    """Return the items of a type in the leaves of a tree, the newest of each key, by key."""
     mine = blocks[(blocks["owner"] == owner) & (blocks["level"] == 0)]
     newest: dict[Key, FoundItem] = {}
     for row in np.sort(mine, order="generation", kind="stable"):
@@ -126,7 +128,7 @@ def items_of(view: memoryview, sb: SuperBlock, blocks: Blocks, owner: int) -> li
         for slot in range(min(int(row["nritems"]), room)):
             *key, at, size = ITEM.struct.unpack_from(block, HEADER.size + slot * ITEM.size)
             start = HEADER.size + at
-            if start + size <= sb.nodesize:
+            if key[1] == kind and start + size <= sb.nodesize:
                 data = block[start : start + size]
                 newest[Key(*key)] = FoundItem(Key(*key), data, int(row["generation"]))
     return [newest[key] for key in sorted(newest)]
@@ -203,10 +205,9 @@ def _text(error: Exception) -> str:
 def _device(view: memoryview, sb: SuperBlock, blocks: Blocks, path: str) -> DevItem:
     """Return the device item of the sole device, as the chunk tree has it, or an empty one."""
     found = []
-    for item in items_of(view, sb, blocks, ObjectId.CHUNK_TREE):
-        if item.key.type == ItemType.DEV_ITEM:
-            with suppress(PayloadError):
-                found.append(DEV_ITEM.unpack(item.data))
+    for item in items_of(view, sb, blocks, ObjectId.CHUNK_TREE, ItemType.DEV_ITEM):
+        with suppress(PayloadError):
+            found.append(DEV_ITEM.unpack(item.data))
     if len(found) > 1:
         raise BtrfsModelError(f"{path}: one device of several, and no superblock says which")
     return found[0] if found else sb.dev_item._replace(devid=1, total_bytes=len(view))
