@@ -63,7 +63,7 @@ class BackrefCtx:
     too_many_refs: bool = False
     places: list[Place] = field(default_factory=list)
 
-    def note(self, root: int, ino: int, offset: int, num_bytes: int) -> Place:
+    def note_place(self, root: int, ino: int, offset: int, num_bytes: int) -> Place:
         """Write down a place; what was reported before is not a second one."""
         for place in self.places:
             if (place.root, place.ino, place.offset) == (root, ino, offset):
@@ -72,7 +72,7 @@ class BackrefCtx:
         self.places.append(Place(command, self.bytenr, self.pos, root, ino, offset, num_bytes))
         return self.places[-1]
 
-    def judge(self, chosen: CloneRoot | None) -> None:
+    def judge_places(self, chosen: CloneRoot | None) -> None:
         """Say of all places what became of them, now that one is chosen, or none."""
         for place in self.places:
             if place.verdict == "other-source" and chosen and place.root == chosen.id:
@@ -80,7 +80,7 @@ class BackrefCtx:
                 place.verdict = "chosen" if is_it else "other-place"
         if not self.places:
             none = "too-many-references" if self.too_many_refs else "not-a-source"
-            self.note(0, 0, 0, 0).verdict = none
+            self.note_place(0, 0, 0, 0).verdict = none
         if self.sctx.request.explanation is not None:
             self.sctx.places += self.places
 
@@ -121,14 +121,14 @@ def iterate_backrefs(bctx: BackrefCtx, ino: int, offset: int, num_bytes: int, ro
     if Patch.SEND_CLONE_PARTS not in sctx:
         reach = offset + bctx.data_offset + bctx.extent_len
         if reach > get_inode_info(sctx, clone.source.tree, ino).size:
-            bctx.note(root, ino, offset, num_bytes).verdict = "file-too-short"
+            bctx.note_place(root, ino, offset, num_bytes).verdict = "file-too-short"
             return 0
     # the receiver must have the source already
     if root == sctx.send_root.objectid and not _is_sent(bctx, ino, offset):
         if not is_itself:
-            bctx.note(root, ino, offset, num_bytes).verdict = "not-sent-yet"
+            bctx.note_place(root, ino, offset, num_bytes).verdict = "not-sent-yet"
         return 0
-    bctx.note(root, ino, offset, num_bytes)
+    bctx.note_place(root, ino, offset, num_bytes)
     bctx.found += 1
     clone.found_ref = True
     if not largest:
@@ -207,7 +207,7 @@ def find_extent_clone(sctx: SendContext, extent: Extent) -> CloneRoot | None:
     )
     single = Patch.SEND_SINGLE_EXTENT_SEARCH in sctx
     if not single and _extent_search_says_no(bctx):
-        bctx.judge(None)
+        bctx.judge_places(None)
         return None
     own_only = Patch.SEND_SKIP_OWN_REF in sctx and sctx.clone_roots_cnt == 1
     cached = Patch.SEND_BACKREF_CACHE in sctx
@@ -228,7 +228,7 @@ def find_extent_clone(sctx: SendContext, extent: Extent) -> CloneRoot | None:
     if not (Patch.SEND_CLONE_LARGEST in sctx or own_only or bctx.found_itself):
         raise send_errno(sctx, errno.EIO)
     chosen = _choose_root(bctx) if bctx.found else None
-    bctx.judge(chosen)
+    bctx.judge_places(chosen)
     return chosen
 
 
