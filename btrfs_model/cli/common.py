@@ -160,6 +160,20 @@ def print_table(
         _print_table(table, as_json, narrow, title, err)
 
 
+def give_table(
+    table: pd.DataFrame,
+    output: Path | None,
+    *,
+    as_json: bool = False,
+    narrow: Sequence[str] | None = None,
+) -> None:
+    """Write a table to a file, where one was named, else print it."""
+    if output is not None:
+        write_table(table, output)
+    else:
+        print_table(table, as_json=as_json, narrow=narrow)
+
+
 def _print_table(
     table: pd.DataFrame,
     as_json: bool,

@@ -50,8 +50,9 @@ def flag_names(flags: int) -> str:
     return "|".join(name for bit, name in BLOCK_GROUP_FLAGS.items() if flags & bit)
 
 
-_TYPES: Final = 0x7
-_RAID0, _RAID1, _DUP, _RAID10, _RAID5, _RAID6, _RAID1C3, _RAID1C4 = (
+TYPES: Final = 0x7
+"""The bits that say what is in a chunk; those above are its profile."""
+_RAID0, _RAID1, DUP, _RAID10, _RAID5, _RAID6, _RAID1C3, _RAID1C4 = (
     1 << bit for bit in range(3, 11)
 )
 
@@ -83,9 +84,9 @@ class Profile(NamedTuple):
 _MANY: Final = 0xFFFF
 # more would have the same factor in Q
 _MOST_RAID6: Final = 257
-_PROFILES: Final = {
+PROFILES: Final = {
     0: Profile("SINGLE", 1, 1, 1, 0, 0),
-    _DUP: Profile("DUP", 2, 2, 2, 0, 0),
+    DUP: Profile("DUP", 2, 2, 2, 0, 0),
     _RAID0: Profile("RAID0", 1, _MANY, 1, 0, 0),
     _RAID1: Profile("RAID1", 2, 2, 2, 0, 1),
     _RAID1C3: Profile("RAID1C3", 3, 3, 3, 0, 2),
@@ -94,6 +95,7 @@ _PROFILES: Final = {
     _RAID5: Profile("RAID5", 2, _MANY, 1, 1, 1),
     _RAID6: Profile("RAID6", 3, _MANY, 1, 2, 2),
 }
+"""The profiles, by their bit of block group flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Chunk:
     @property
     def profile(self) -> Profile:
         """How the stripes hold the chunk."""
-        return _PROFILES[self.type & ~_TYPES]
+        return PROFILES[self.type & ~TYPES]
 
     @property
     def stripe_length(self) -> int:
@@ -182,9 +184,9 @@ def decode_chunk(payload: Payload, offset: int = 0) -> tuple[ChunkHead, tuple[St
 
 
 def _check_profile(head: ChunkHead) -> None:
-    profile = _PROFILES.get(head.type & ~_TYPES)
+    profile = PROFILES.get(head.type & ~TYPES)
     # one known profile at most, and at least one kind of content
-    if profile is None or not head.type & _TYPES:
+    if profile is None or not head.type & TYPES:
         raise PayloadError.bad_value(head.type)
     most = _MOST_RAID6 if profile.parity == 2 else profile.most
     if not profile.least <= head.num_stripes <= most or head.num_stripes % profile.copies:

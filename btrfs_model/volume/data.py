@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from btrfs_model.base.errors import Fault
-from btrfs_model.ondisk.constants import Compression, FileExtentType
+from btrfs_model.ondisk.constants import Compression, FileExtentType, InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import RawFileExtent
@@ -32,8 +32,6 @@ from btrfs_model.volume.tree import Item
 if TYPE_CHECKING:
     from btrfs_model.volume.checksums import DataChecksums
     from btrfs_model.volume.image import Image
-
-_INODE_NODATASUM = 1 << 0
 
 
 class FileExtent(NamedTuple):
@@ -192,7 +190,7 @@ class FileReader:
 
         Raises CorruptImageError: when they are damaged.
         """
-        verify = not flags & _INODE_NODATASUM
+        verify = not flags & InodeFlag.NODATASUM
         within = low - extent.start + extent.offset
         length = high - low
         place = Fault(0, self.tree, extent.block, extent.slot, low)

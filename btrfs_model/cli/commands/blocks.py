@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from btrfs_model.cli.common import asked_for, print_table, progress, write_table
+from btrfs_model.cli.common import asked_for, give_table, progress
 from btrfs_model.cli.flags import (
     Command,
     Images,
@@ -176,10 +176,7 @@ def reads(
         table = pd.DataFrame([{"device": device, "reads": len(table), **table.attrs}])
     else:
         table = table.reset_index()
-    if output is not None:
-        write_table(table, output)
-    else:
-        print_table(table, as_json=as_json)
+    give_table(table, output, as_json=as_json)
     if time is not None and (machine is not None or sys.stderr.isatty()):
         click.echo(f"send: {time['text']}", err=True)
         for line in time["split"]:

@@ -12,11 +12,11 @@ import click
 
 from btrfs_model.base.printable import printable
 from btrfs_model.cli.common import (
+    give_table,
     note,
     print_table,
     progress,
     stdout,
-    write_table,
     write_work,
 )
 from btrfs_model.cli.flags import (
@@ -210,11 +210,8 @@ def diff(
     with image.open() as fs, progress() as step:
         step(f"comparing {before} with {after}")
         table = compare(fs, before, after, content_only=content_only, times=times)
-    if output is not None:
-        write_table(table, output)
-    else:
-        print_table(table, as_json=as_json, narrow=("change", "path", "was", "content",
-                                                    "attributes"))  # fmt: skip
+    give_table(table, output, as_json=as_json,
+               narrow=("change", "path", "was", "content", "attributes"))  # fmt: skip
 
 
 @click.command(

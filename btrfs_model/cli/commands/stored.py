@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from btrfs_model.cli.commands.files import print_listing, write_archive, write_content
-from btrfs_model.cli.common import aside, print_table, progress, write_table
+from btrfs_model.cli.common import aside, give_table, progress
 from btrfs_model.cli.flags import Command, json_option, output_option
 
 
@@ -71,11 +71,8 @@ def stream(
             step("receiving in memory")
             stored = stack.enter_context(stored_streams(*sources, target=there))
         if what == "verify":
-            if output is not None:
-                write_table(stored.table, output)
-            else:
-                print_table(stored.table, as_json=as_json,
-                            narrow=("file", "snapshot", "parent", "bytes", "problem"))  # fmt: skip
+            give_table(stored.table, output, as_json=as_json,
+                       narrow=("file", "snapshot", "parent", "bytes", "problem"))  # fmt: skip
         else:
             for problem in stored.problems:
                 aside(problem)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrfs_model.base.printable import printable
-from btrfs_model.cli.common import aside, note, print_json_lines, print_table, stdout, write_table
+from btrfs_model.cli.common import (
+    aside,
+    give_table,
+    note,
+    print_json_lines,
+    print_table,
+    stdout,
+    write_table,
+)
 from btrfs_model.cli.flags import (
     SIZE,
     Command,
@@ -48,10 +56,7 @@ def devices(image: Images, stripes: bool, as_json: bool, output: Path | None) ->
     one_output(as_json, output)
     with image.open() as fs:
         table = fs.stripes() if stripes else fs.devices()
-    if output is not None:
-        write_table(table, output)
-    else:
-        print_table(table, as_json=as_json)
+    give_table(table, output, as_json=as_json)
 
 
 @click.command(
@@ -164,10 +169,7 @@ def du(
     if free is not None and len(table) > table["fewest"].max():
         note(f"a search found these {len(table)}; fewer may do, but not fewer than "
              f"{table['fewest'].max()}")  # fmt: skip
-    if output is not None:
-        write_table(table, output)
-    else:
-        print_table(table, as_json=as_json)
+    give_table(table, output, as_json=as_json)
 
 
 _STATES = {
@@ -201,10 +203,7 @@ def qgroups(image: Images, as_json: bool, output: Path | None) -> None:
     for flag, line in _STATES.items():
         if state & flag:
             aside(f"btrfs-model: {image}: {line}")
-    if output is not None:
-        write_table(table, output)
-    else:
-        print_table(table, as_json=as_json)
+    give_table(table, output, as_json=as_json)
 
 
 @click.command(

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from btrfs_model.cli.common import print_table, write_table
+from btrfs_model.cli.common import give_table
 from btrfs_model.cli.flags import (
     SIZE,
     Command,
@@ -21,9 +20,6 @@ from btrfs_model.cli.flags import (
     one_output,
     table_option,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _WASTE_NARROW = {
     "rewrite": (
@@ -55,15 +51,6 @@ def _subvolume_and_path(named: tuple[str, ...]) -> tuple[str | None, str | None]
         raise click.UsageError(f"one subvolume and one path at most: {named[2]!r} is a third word")
     subvolume, path, *_ = (*named, None, None)
     return subvolume, path
-
-
-def _give(
-    table: pd.DataFrame, as_json: bool, output: Path | None, narrow: tuple[str, ...] | None
-) -> None:
-    if output is not None:
-        write_table(table, output)
-    else:
-        print_table(table, as_json=as_json, narrow=narrow)
 
 
 @click.command(
@@ -109,7 +96,7 @@ def waste(
     subvolume, path = _subvolume_and_path(named)
     with image.open() as fs, _options_fit():
         table = wasted(fs, subvolume, path, by=by, threshold=threshold)
-    _give(table, as_json, output, _WASTE_NARROW[by])
+    give_table(table, output, as_json=as_json, narrow=_WASTE_NARROW[by])
 
 
 @click.command(
@@ -159,4 +146,4 @@ def compression(
         table = compressed(
             fs, subvolume, path, by=by, why=why, levels=levels, trials=trials, behaviour=behaviour
         )
-    _give(table, as_json, output, None)
+    give_table(table, output, as_json=as_json)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.ondisk.constants import FileExtentType
+from btrfs_model.ondisk.constants import FileExtentType, InodeFlag
 from btrfs_model.volume.data import FileReader
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.data import FileExtent
 
 _STEP: Final = 16 << 20
-_NODATASUM: Final = 1
 _SHOWN: Final = 8
 _GIVEN_UP: Final = 1 << 16
 """Reads that fail one after the other before a range is given up; no extent has so many sectors."""
@@ -110,7 +109,7 @@ class Content:
 
     def _read_plain(self, extent: FileExtent, low: int, high: int) -> Iterator[Part]:
         sector = self._state.image.sectorsize
-        checks = not self._flags & _NODATASUM
+        checks = not self._flags & InodeFlag.NODATASUM
         stack = [(low, high)]
         while stack:
             low, high = stack.pop()
@@ -147,7 +146,7 @@ class Content:
             yield low + at, data[at:]
 
     def _note_unchecked(self, extent: FileExtent, low: int, high: int) -> None:
-        if extent.type == FileExtentType.INLINE or self._flags & _NODATASUM:
+        if extent.type == FileExtentType.INLINE or self._flags & InodeFlag.NODATASUM:
             return
         sector = self._state.image.sectorsize
         first, length = extent.disk_bytenr, extent.disk_num_bytes

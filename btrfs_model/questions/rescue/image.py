@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError
-from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
+from btrfs_model.ondisk.chunks import DUP, PROFILES, TYPES, Chunk, parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_EXTENT
@@ -29,11 +29,8 @@ from btrfs_model.volume.image import Image
 if TYPE_CHECKING:
     from btrfs_model.native.items import Columns
 
-_SINGLE, _DUP = 0, 1 << 5
-_COPIES = {_SINGLE: 1, _DUP: 2, 1 << 4: 2, 1 << 9: 3, 1 << 10: 4}
-_PARITY = 1 << 7 | 1 << 8
-_PROFILES = sum(1 << bit for bit in range(3, 11))
-_DATA, _KINDS = 1, 7
+_SINGLE: Final = 0
+_DATA, _SYSTEM = 1, 2
 
 
 def superblock_of(view: memoryview, name: str) -> SuperBlock:
@@ -103,7 +100,7 @@ class DamagedImage(Image):
         if sb.sys_chunks:
             tree = SalvagedTree(self, ObjectId.CHUNK_TREE, *place)
             chunks |= self._in_tree(tree.scan())
-            is_whole = tree.is_whole and any(not chunk.type & 2 for chunk in chunks.values())
+            is_whole = tree.is_whole and any(not chunk.type & _SYSTEM for chunk in chunks.values())
         if not is_whole:
             self._add_found(chunks)
         tree_fsid = self.superblock.tree_fsid
@@ -174,7 +171,7 @@ class DamagedImage(Image):
             if profile == _SINGLE:
                 stripes = stripes[:1]
             devids, starts, lengths = zip(*stripes, strict=True)
-            flags = profile | (groups.get(logical, _DATA) & _KINDS or _DATA)
+            flags = profile | (groups.get(logical, _DATA) & TYPES or _DATA)
             chunks[logical] = Chunk(logical, min(lengths), flags, starts, devids,
                                     uuids=(bytes(16),) * len(starts))  # fmt: skip
         return len(chunks) - before
@@ -190,9 +187,12 @@ def _profile(stripes: list[tuple[int, int, int]], flags: int | None) -> int | No
     count = len(stripes)
     if flags is None:
         same = len({devid for devid, _, _ in stripes}) == 1
-        return _SINGLE if count == 1 else _DUP if count == 2 and same else None
-    profile = flags & _PROFILES
-    if profile in _COPIES:
+        return _SINGLE if count == 1 else DUP if count == 2 and same else None
+    bit = flags & ~TYPES
+    profile = PROFILES.get(bit)
+    if profile is None:
+        return None
+    if not profile.is_striped:
         # of copies some may be unknown
-        return profile if count == _COPIES[profile] else _SINGLE
-    return _SINGLE if count == 1 and not profile & _PARITY else None
+        return bit if count == profile.copies else _SINGLE
+    return _SINGLE if count == 1 and not profile.parity else None

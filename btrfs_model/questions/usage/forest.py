@@ -21,9 +21,10 @@ kernel's back references have them. So do trees of a relocation under way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,7 @@ Addresses = npt.NDArray[np.uint64]
 Labels = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 """Sets of bits, a row of words for each."""
+Values = TypeVar("Values", Labels, Words)
 
 
 class TreeRoot(NamedTuple):
@@ -171,17 +173,26 @@ class FileForest:
         Returns for each level from the leaves up the label of each of its blocks, or :data:`MANY`,
         or :data:`NOBODY`.
         """
-        found: list[Labels] = [np.empty(0, np.int64)] * len(self._levels)
+        return self._down(labels, single_label)
+
+    def _down(
+        self, values: Values, unite: Callable[[npt.NDArray[np.intp], Values, int], Values]
+    ) -> list[Values]:
+        """Carry a value of each root down to its blocks.
+
+        `unite`: makes one of several; see :func:`single_label` and :func:`any_bit`.
+        """
+        found = [values[:0]] * len(self._levels)
         for level in range(len(self._levels) - 1, -1, -1):
             rows = [row for row, root in enumerate(self.roots) if root.level == level]
             arriving = np.array([self.roots[row].bytenr for row in rows], np.uint64)
-            carried = labels[rows]
+            carried = values[rows]
             blocks, child, parent = self._levels[level]
             if len(child):
                 above = found[level + 1][np.searchsorted(self._levels[level + 1].blocks, parent)]
                 arriving = np.concatenate([arriving, child])
                 carried = np.concatenate([carried, above])
-            found[level] = single_label(np.searchsorted(blocks, arriving), carried, len(blocks))
+            found[level] = unite(np.searchsorted(blocks, arriving), carried, len(blocks))
         return found
 
     def reached(self, ids: set[int]) -> list[npt.NDArray[np.bool_]]:
@@ -205,21 +216,9 @@ class FileForest:
         `words`: how many words of 64 bits a block has.
         Returns for each level from the leaves up an array of shape (blocks, words).
         """
-        found: list[Words] = [np.empty((0, words), np.uint64)] * len(self._levels)
-        for level in range(len(self._levels) - 1, -1, -1):
-            blocks, child, parent = self._levels[level]
-            rows = [
-                row for row, root in enumerate(self.roots)
-                if root.level == level and numbers[row] >= 0
-            ]  # fmt: skip
-            arriving = np.array([self.roots[row].bytenr for row in rows], np.uint64)
-            carried = one_bit(numbers[rows], words)
-            if len(child):
-                above = found[level + 1][np.searchsorted(self._levels[level + 1].blocks, parent)]
-                arriving = np.concatenate([arriving, child])
-                carried = np.concatenate([carried, above])
-            found[level] = any_bit(np.searchsorted(blocks, arriving), carried, len(blocks))
-        return found
+        bits = one_bit(np.maximum(numbers, 0), words)
+        bits[numbers < 0] = 0
+        return self._down(bits, any_bit)
 
     # -------------------------------------------------------------------------- questions up --
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.ondisk.constants import Compression, FileExtentType
+from btrfs_model.ondisk.constants import Compression, FileExtentType, InodeFlag
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -25,7 +25,6 @@ from btrfs_model.volume.compression import decompress
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
 
-_NODATASUM = 1
 # a compressed extent holds 128 KiB; what claims much more is broken
 _MAX_PLAIN = 1 << 20
 # items that are looked at for an acl when an inode is read
@@ -209,7 +208,7 @@ def _verified_sector(sctx: SendContext, logical: int) -> bytes:
             elif error.fault.code != Code.UNMAPPED or not copy:
                 fault = error.fault
             continue
-        if sctx.cur_inode.flags & _NODATASUM:
+        if sctx.cur_inode.flags & InodeFlag.NODATASUM:
             return bytes(sector)
         computed = csum(image.superblock.csum_type, sector)
         stored = _stored_csum(sctx, logical, len(computed))
