@@ -2,6 +2,7 @@
 """Rotted sectors and tree blocks are made right from streams, images and other copies."""
 
 import base64
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -87,8 +88,12 @@ def test_from_the_other_copy(tmp_path: Path) -> None:
     change(disk, [place + 200 for place in places])
     change(disk, [(64 << 20) + 300])
     rot(disk, 5)
-    healed = bm.heal(disk, copy=tmp_path / "healed.img")
+    healed = bm.heal(disk, patch=tmp_path / "p.json", copy=tmp_path / "healed.img")
     assert healed.is_whole and healed.chance == 0
+    there = disk.read_bytes()
+    for row in list(map(json.loads, (tmp_path / "p.json").read_text().splitlines()))[1:]:
+        was = there[row["offset"] : row["offset"] + row["length"]]
+        assert row["was_sha256"] == hashlib.sha256(was).hexdigest()
     assert set(healed.table["what"]) == {"data", "tree block", "superblock"}
     assert same(tmp_path / "healed.img", corpus.image("features/dup"))
 

@@ -41,6 +41,7 @@ class Wrong:
     `path`: a file that it is part of, or its tree.
     `data`: the right bytes, None where they were not found.
     `source`, `proof`: where they are from, and why they are right.
+    `was`: SHA-256 of what is there, in hexadecimal.
     """
 
     what: str
@@ -53,6 +54,7 @@ class Wrong:
     data: bytes | None = None
     source: str = ""
     proof: str = ""
+    was: str = ""
 
     def heal(self, data: bytes | memoryview, source: str, proof: str) -> None:
         """Note the right bytes."""

@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 from base64 import b64encode
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -64,7 +65,6 @@ class Healed:
         self._places = [image.byte_of_device(one.place) for one in wrong]
         if not image.has_several:
             self._places = [(image.superblock.dev_item.devid, one.place) for one in wrong]
-        self._was = [sha256(image.view[one.place : one.place + one.length]) for one in wrong]
         self._fsid = image.superblock.fsid
         self.chance = 0.0
 
@@ -101,12 +101,12 @@ class Healed:
         head = {"format": "btrfs-model patch 1", "fsid": self._fsid.hex()}
         with whole_file(path, special=True) as out:
             out.write(json.dumps(head).encode() + b"\n")
-            for one, (device, offset), was in sorted(
-                zip(self._wrong, self._places, self._was, strict=True), key=lambda row: row[1]
+            for one, (device, offset) in sorted(
+                zip(self._wrong, self._places, strict=True), key=lambda row: row[1]
             ):
                 if one.data is not None:
                     row = {"device": device, "offset": offset, "length": one.length,
-                           "was_sha256": was.hexdigest(),
+                           "was_sha256": one.was,
                            "data": b64encode(one.data).decode()}  # fmt: skip
                     out.write(json.dumps(row).encode() + b"\n")
 
@@ -216,12 +216,13 @@ def _same_filesystem(name: str, image: DamagedImage, stack: ExitStack) -> Damage
 
 
 def _heal(image: DamagedImage, names: list[str], others: list[DamagedImage]) -> Healed:
-    wrong = list(superblocks(image))
+    wrong = _noted(image, superblocks(image))
     state = _state(image)
     other = others[0] if others else None
     known: set[int] = set()
     for _ in range(_ROUNDS):
-        new = [one for one in tree_blocks(state, other) if one.place not in known]
+        found = (one for one in tree_blocks(state, other) if one.place not in known)
+        new = _noted(image, found)
         # what is right now is not looked at again; what is not stays in the list
         known.update(one.place for one in new)
         wrong += new
@@ -235,11 +236,19 @@ def _heal(image: DamagedImage, names: list[str], others: list[DamagedImage]) -> 
     if state.root_tree is None or not len(state.root_tree.leaves):
         fault = state.root_tree.lost[0].problem if state.root_tree else "no root"
         raise BtrfsModelError(f"{image.path}: {fault}")
-    sectors = list(data_sectors(state))
+    sectors = _noted(image, data_sectors(state))
     chance = _look(state, sectors, names, others)
     healed = Healed(image, [*wrong, *sectors])
     healed.chance = chance
     return healed
+
+
+def _noted(image: DamagedImage, found: Iterable[Wrong]) -> list[Wrong]:
+    """Note what is there, before tree blocks are made right in memory."""
+    wrong = list(found)
+    for one in wrong:
+        one.was = sha256(image.view[one.place : one.place + one.length]).hexdigest()
+    return wrong
 
 
 def _state(image: DamagedImage) -> State:
