@@ -43,6 +43,7 @@ _COMMANDS = {
     "script": ("scripts", "Run a shell script, that of a file, a mail or a patch."),
     "replay-log": ("scenarios", "Replay the log of a crashed filesystem, as a mount does."),
     "log": ("trees", "Say what a log holds, and what kernels make of it."),
+    "crashes": ("crashes", "Look at every state that a crash may leave, on each kernel."),
     "receive": ("streams", "Apply a send stream to an image, as btrfs receive does."),
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "stream": ("stored", "Look into stored send streams: verify, ls, cat, tar."),

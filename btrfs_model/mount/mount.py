@@ -71,6 +71,9 @@ class Watcher(Protocol):
     def superblock(self, memory: Memory) -> None:
         """So is the superblock."""
 
+    def synced(self, inode: LiveInode | None) -> None:
+        """Note that a call returns which makes an inode last, or, without one, all."""
+
 
 class Mount(Filesystem):
     """A filesystem that is mounted, and what the running transaction knows of it.

@@ -353,6 +353,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         """
         flush_delalloc(self, cyclic=cyclic)
         transaction.commit(self)
+        if self.watcher is not None:
+            self.watcher.synced(None)
 
     @exclusive
     def delayed_batches(self) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
 from btrfs_model.scripts.find import DEVICE
 from btrfs_model.scripts.mounted import Mounted, MountedFile
 from btrfs_model.scripts.special import SPECIAL
-from btrfs_model.scripts.steps import Reading, Record
+from btrfs_model.scripts.steps import Reading, Record, Watcher
 from btrfs_model.shell.jobs import Jobs
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
@@ -128,14 +128,17 @@ class Computer(Record):
         Whether files that loops make are made together.
     jobs_order : int
         Another number is another order of background jobs.
+    watcher : Watcher, optional
+        Is told of mounts and calls.
     """
 
     def __init__(
         self, behaviour: Behaviour, costs: Machine, *, size: int, steps: int,
         program: Callable[[str], Callable[[Computer, Shell, list[str]], int] | None],
         disk: DiskModel | None = None, collects: bool = True, jobs_order: int = 0,
+        watcher: Watcher | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(costs, disk)
+        super().__init__(costs, disk, watcher)
         self.collects = collects
         self.behaviour, self.size = behaviour, size
         self.left, self.program = steps, program
@@ -411,6 +414,8 @@ class Computer(Record):
         mounted = Mounted(device, self.absolute(source), where, self)
         self.count_commits()
         mounted.begin(options)
+        if self.watcher is not None and device.log is None:
+            self.watcher.mounted(mounted.fs, device.path)
         device.transid = mounted.fs.transid
         self.mounts[where] = mounted
         self._last = None

@@ -12,6 +12,7 @@ import os
 import tempfile
 from typing import Final, NamedTuple
 
+from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.volume.memory import Memory
 
 FLUSH: Final = 1
@@ -77,6 +78,9 @@ class DeviceLog:
         data = memory.buffer[_SUPER:_SUPER_END]
         self._content.buffer[_SUPER:_SUPER_END] = data
         self._add(FUA | METADATA, _SUPER, data)
+
+    def synced(self, inode: LiveInode | None) -> None:
+        """Nothing is written by the return of a call."""
 
     def mark(self, text: str) -> None:
         """Put a mark."""

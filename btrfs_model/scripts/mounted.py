@@ -134,10 +134,16 @@ class Mounted:
                for one in self.computer.mounts.values()):  # fmt: skip
             return
         if self.device.drops:
+            self._tell_unmounted(crashed=True)
             self.fs.close()
             self.device.filesystem = None
         else:
             self.fs.remount()
+            self._tell_unmounted(crashed=False)
+
+    def _tell_unmounted(self, *, crashed: bool) -> None:
+        if self.computer.watcher is not None:
+            self.computer.watcher.unmounted(self.made, crashed=crashed)
 
     def remount(self, options: list[str]) -> None:
         """Change the options (``mount -o remount``)."""
@@ -172,13 +178,16 @@ class Mounted:
         self.device.clock = fs.clock
         if not self.device.drops:
             self.keep()
+        self._tell_unmounted(crashed=True)
         fs.close()
         self.device.filesystem = None
 
     def keep(self) -> None:
         """Keep what is on the device now."""
         self.device.crashed = tempfile.NamedTemporaryFile(prefix="script-")  # noqa: SIM115
-        self.fs.save_crash(self.device.crashed.name)
+        fs, watcher = self.fs, self.computer.watcher
+        memory = fs.memory if watcher is None else watcher.kept(fs)
+        memory.save(self.device.crashed.name)
 
     def _recover(self) -> None:
         """Load what a crash left; a mount replays the log."""

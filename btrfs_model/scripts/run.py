@@ -22,7 +22,7 @@ from btrfs_model.scripts.answer import region_table, regions
 from btrfs_model.scripts.collected import CollectedError
 from btrfs_model.scripts.computer import Computer
 from btrfs_model.scripts.host import program
-from btrfs_model.scripts.steps import Reading, Step
+from btrfs_model.scripts.steps import Reading, Step, Watcher
 from btrfs_model.shell import compile as compiler
 from btrfs_model.shell.bash import bash
 from btrfs_model.shell.parse import ShellSyntaxError
@@ -207,6 +207,18 @@ def script(
         return _run(chosen, _Tee(_Rest(common, told), written), written, collects=False)
 
 
+def watched_script(
+    text: str, behaviour: Behaviour, size: int, watcher: Watcher
+) -> ScriptResult:
+    """Run a script whose mounts and calls are watched; each file is made by a call of its own.
+
+    `watcher`: is told of them. Otherwise see :func:`script`.
+    """
+    chosen = _Chosen(text, (), behaviour, chosen_machine(None), size, STEPS, None, b"", None,
+                     "script", {}, 0)  # fmt: skip
+    return _run(chosen, Sink(), Sink(), collects=False, watcher=watcher)
+
+
 class _Chosen(NamedTuple):
     """What a script runs with."""
 
@@ -224,11 +236,14 @@ class _Chosen(NamedTuple):
     jobs_order: int
 
 
-def _run(chosen: _Chosen, common: Stream, written: Sink, *, collects: bool) -> ScriptResult:
+def _run(
+    chosen: _Chosen, common: Stream, written: Sink, *, collects: bool,
+    watcher: Watcher | None = None,
+) -> ScriptResult:  # fmt: skip
     """Run a script; CollectedError where its files have to be made one by one."""
     computer = Computer(chosen.behaviour, chosen.costs, size=chosen.size, steps=chosen.steps,
                         program=program, disk=chosen.disk, collects=collects,
-                        jobs_order=chosen.jobs_order)  # fmt: skip
+                        jobs_order=chosen.jobs_order, watcher=watcher)  # fmt: skip
     text = chosen.text
     run = compiler.script(text)
     streams = _Both(common), _Both(common)

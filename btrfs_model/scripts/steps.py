@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from btrfs_model.cost.answer import Cold
     from btrfs_model.cost.device import Device
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.volume.memory import Memory
 
 START: Final = MOUNT_START / 1e9
 """Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""
@@ -84,6 +86,22 @@ class Ran(Protocol):
         """What was done between readings of the clock, as a table."""
 
 
+class Watcher(Protocol):
+    """Who is told what happens to filesystems."""
+
+    def mounted(self, fs: WritableFilesystem, name: str) -> None:
+        """Note that a device of that name is mounted."""
+
+    def unmounted(self, fs: WritableFilesystem, *, crashed: bool) -> None:
+        """Note that it no longer is, by umount or a crash."""
+
+    def kept(self, fs: WritableFilesystem) -> Memory:
+        """Return what is on the device now, for a crash."""
+
+    def called(self, what: str) -> None:
+        """Note that a call ended."""
+
+
 class Record:
     """The calls of a script and its clock.
 
@@ -93,10 +111,14 @@ class Record:
         What work costs.
     disk : Device, optional
         What is waited for; nothing is without it.
+    watcher : Watcher, optional
+        Is told of calls.
     """
 
-    def __init__(self, costs: Machine, disk: Device | None = None) -> None:
-        self.costs, self.disk = costs, disk
+    def __init__(
+        self, costs: Machine, disk: Device | None = None, watcher: Watcher | None = None
+    ) -> None:
+        self.costs, self.disk, self.watcher = costs, disk, watcher
         self.now = START
         self.line = 0
         self.steps: list[Step] = []
@@ -130,6 +152,8 @@ class Record:
         self.now += step.seconds or 0.0
         self.wait(step)
         self.steps.append(step)
+        if self.watcher is not None:
+            self.watcher.called(f"line {step.line}: {what}")
         if failed is not None:
             failed.has_row = True  # type: ignore[attr-defined]
             raise failed

@@ -101,8 +101,11 @@ class Memory:
     def copy(self) -> Memory:
         """Return the same in other memory."""
         memory = Memory(len(self.buffer))
-        for at, pages in self._pages():
-            memory.buffer[at : at + len(pages)] = pages
+        with memoryview(self.buffer) as view:
+            for start, end in _joined(list(self._touched())):
+                for at in range(start, end, _MANY):
+                    last = min(at + _MANY, end)
+                    memory.buffer[at:last] = view[at:last]
         return memory
 
     @classmethod

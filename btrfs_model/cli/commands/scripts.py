@@ -101,7 +101,7 @@ def script(
     """
     from btrfs_model.cost.machine import chosen
 
-    one = _chosen(_found(file), number, file)
+    one = chosen_script(file, number)
     if show:
         click.echo(one.text, nl=False)
         return
@@ -172,7 +172,9 @@ def _found(file: Path) -> list[Found]:
     return found
 
 
-def _chosen(found: list[Found], number: int, file: Path) -> Found:
+def chosen_script(file: Path, number: int) -> Found:
+    """Return a script of a file by its number, the first one without any."""
+    found = _found(file)
     if number:
         if not 1 <= number <= len(found):
             raise click.UsageError(f"{file} has {len(found)} scripts: --number 1 to {len(found)}")

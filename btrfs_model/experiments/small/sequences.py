@@ -28,7 +28,8 @@ Steps = list[Operation]
 LEFT_OUT: Final = ("after an operation that fails", "fsync of what is not touched", "fdatasync")
 """Why a sequence is left out."""
 
-_POINTS: Final = ("sync", "fsync", "fdatasync")
+POINTS: Final = ("sync", "fsync", "fdatasync")
+"""What makes something last."""
 _ON_FILES: Final = ("write", "truncate", "fallocate", "clone", "clone_range", "dedupe")
 _TARGET: Final = {"clone": 1, "clone_range": 3, "dedupe": 3}
 _OF_NAMES: Final = (*MADE, "link", "rename", "exchange", "unlink", "rmdir")
@@ -112,7 +113,7 @@ def _continued(tree: SmallTree, steps: Steps, length: int, left: Counter[str]) -
         if not after.carry_out(operation):
             if length == 1:
                 left[LEFT_OUT[0]] += len(after.points())
-                if not any(step[0] in _POINTS for step in steps):
+                if not any(step[0] in POINTS for step in steps):
                     yield [*steps, operation]
             continue
         for point in _kept(after, left, alone=not steps and length == 1):

@@ -155,16 +155,16 @@ def _kernel(behaviour: str, params: Params) -> str:
     signs = {slug: params[slug] for slug in _TOGGLES if slug in params}
     if (slug := params.get(FLIPPED, FLIPS[0])) != FLIPS[0]:
         on = slug not in known
-        signs |= dict.fromkeys(_together(_TOGGLES[slug], on), on)
+        signs |= dict.fromkeys(together(_TOGGLES[slug], on=on), on)
     changed = {slug: on for slug, on in signs.items() if on != (slug in known)}
     return " ".join([behaviour, *(f"{'+' if on else '-'} {slug}" for slug, on in changed.items())])
 
 
 @cache
-def _together(patch: Patch, on: bool) -> tuple[str, ...]:
+def together(patch: Patch, *, on: bool) -> tuple[str, ...]:
     """Return a toggle with those that it needs, to have it on; with those that need it, off."""
     others = patch.needs if on else tuple(one for one in Patch if patch in one.needs)
-    further = (slug for one in others for slug in _together(one, on))
+    further = (slug for one in others for slug in together(one, on=on))
     return tuple(dict.fromkeys([str(patch), *further]))
 
 

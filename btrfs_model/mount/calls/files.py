@@ -389,7 +389,10 @@ class FileCalls(NamespaceCalls):
         wrote = stat.S_ISREG(inode.item.mode) and inode.pages.is_dirty
         if wrote:
             writeback(self, inode)
-        return sync_file(self, inode, wrote=wrote)
+        how = sync_file(self, inode, wrote=wrote)
+        if self.watcher is not None:
+            self.watcher.synced(inode)
+        return how
 
     def _sync_if_asked(self, *inodes: LiveInode) -> None:
         """Make files last that have attribute ``S``, and what shares with them (``IS_SYNC``)."""
