@@ -15,17 +15,16 @@ from typing import Any
 
 import btrfs_model as bm
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments.crashes.seen import TOP, Inode, Ref, State, seen
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.scenario.run import Runner
 from btrfs_model.kernels.inside.fill import data_of
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.volume.filesystem import Filesystem
 
 SIZE = 128 << 20
-TOP = 256
 
 START = [
     ["mkdir", "d"], ["mkdir", "e"], ["mkdir", "d/e"], ["create", "a"], ["write", "a", 0, 6000, 1],
@@ -36,64 +35,6 @@ START = [
 
 Line = list[Any]
 """An operation as in a scenario; ``drop_caches`` and ``flush`` beside those."""
-
-Ref = tuple[int, int]
-"""Subvolume and inode number."""
-
-
-@dataclass(frozen=True)
-class Inode:
-    """What can be seen of an inode.
-
-    `data` is the content of a file or the target of a symlink, `entries` what is in a directory: a
-    subvolume's entry leads to its top directory.
-    """
-
-    mode: int
-    data: bytes = b""
-    xattrs: frozenset[tuple[bytes, bytes]] = frozenset()
-    entries: frozenset[tuple[bytes, Ref]] = frozenset()
-
-    @property
-    def is_dir(self) -> bool:
-        return stat.S_ISDIR(self.mode)
-
-    @property
-    def is_file(self) -> bool:
-        return stat.S_ISREG(self.mode)
-
-
-State = dict[Ref, Inode]
-"""All inodes that have names."""
-
-
-def observed(fs: Filesystem) -> State:
-    """What the last commit of a filesystem holds."""
-    found: State = {}
-    for root in fs.subvolume_ids:
-        subvolume = fs.subvolume(root)
-        waiting = [TOP]
-        while waiting:
-            ino = waiting.pop()
-            if (root, ino) in found:
-                continue
-            item = subvolume.inode(ino)
-            one = Inode(item.mode, xattrs=frozenset(subvolume.xattrs(ino).items()))
-            if one.is_dir:
-                entries = set()
-                for entry in subvolume.readdir(ino):
-                    if entry.location.type == ItemType.ROOT_ITEM:
-                        entries.add((entry.name, (entry.location.objectid, TOP)))
-                        continue
-                    waiting.append(entry.location.objectid)
-                    entries.add((entry.name, (root, entry.location.objectid)))
-                one = replace(one, entries=frozenset(entries))
-            elif one.is_file:
-                one = replace(one, data=subvolume.read_file(ino))
-            elif stat.S_ISLNK(one.mode):
-                one = replace(one, data=subvolume.read_link(ino))
-            found[root, ino] = one
-    return found
 
 
 class Files:
@@ -275,7 +216,7 @@ class Workload:
         self._runner.synced = lambda step, how, work: self.ends.append(how)
         self.ends: list[str] = []
         self.lines: list[Line] = []
-        state = observed(fs)
+        state = seen(fs)
         self.files = Files(state)
         self.epoch = Epoch(state, [state])
 
@@ -394,7 +335,7 @@ class Workload:
     def _taken(self, path: bytes) -> None:
         """A snapshot has what its source had in this moment; subvolumes in it are left out."""
         root, ino = self.fs.resolve(path)
-        state = observed(self.fs)
+        state = seen(self.fs)
         self.files.inodes |= {ref: inode for ref, inode in state.items() if ref[0] == root}
         self.files.add(path, (root, ino), state[root, ino])
 
@@ -403,7 +344,7 @@ class Workload:
     def _committed(self) -> None:
         """A commit was made. What waits for writeback is not in it: its files are as they were."""
         waiting = set(self.fs.dirty_files)
-        state = observed(self.fs)
+        state = seen(self.fs)
         assert state.keys() == self.files.inodes.keys()
         for ref, inode in state.items():
             if ref not in waiting:
@@ -421,7 +362,7 @@ class Workload:
 
     def listing(self, fs: Filesystem) -> dict[str, tuple[int, int, bytes]]:
         """Inode number, mode and content by path."""
-        files = Files(observed(fs))
+        files = Files(seen(fs))
         return {
             path.decode(): (ref[1], files.inodes[ref].mode, files.inodes[ref].data)
             for path, ref in files.paths().items()

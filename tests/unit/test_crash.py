@@ -18,13 +18,14 @@ import hypothesis.strategies as st
 import live
 import pytest
 from crash_promises import broken_promises
-from crashes import START, TOP, Files, Ref, State, Workload, observed
+from crashes import START, Files, Workload
 from hypothesis import note, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from progs import btrfs_check, needs_progs
 from scenarios import operations
 
 import btrfs_model as bm
+from btrfs_model.experiments.crashes.seen import TOP, Ref, State, seen
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.sides import operations_of
@@ -208,7 +209,7 @@ class Crashes(RuleBasedStateMachine):
         after = bm.replay_log(before.fs, behaviour=replayer)
         assert after.image.superblock.log_root == 0
         assert bm.check(after, verify_data=True) == []
-        result = observed(after)
+        result = seen(after)
         assert broken_promises(before.epoch, before.fs.behaviour, before.fs, after, result) == []
         before.fs.close()
         note(f"goes on as {writer}")
@@ -217,8 +218,8 @@ class Crashes(RuleBasedStateMachine):
 
 @pytest.mark.claim(
     "Whatever is called, and whenever it crashes: what was fsynced is there after the replay, "
-    "what was not is whole, and nothing else is touched. `tests/support/crash_promises.py` "
-    "says exactly what is promised."
+    "what was not is whole, and nothing else is touched. `btrfs-model crashes --rules` "
+    "lists what is promised."
 )
 def test_replays_keep_what_was_promised() -> None:
     run_state_machine_as_test(
@@ -255,7 +256,7 @@ def replayed_quirk(name: str) -> tuple[list[str], State, Files]:
     for line in QUIRKS[name]:
         assert workload.do(*line), line
     with workload.fs, bm.replay_log(workload.fs) as after:
-        return workload.ends, workload.files.inodes, Files(observed(after))
+        return workload.ends, workload.files.inodes, Files(seen(after))
 
 
 @pytest.mark.claim(

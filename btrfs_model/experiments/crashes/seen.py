@@ -33,18 +33,23 @@ class Inode:
 
     `mode`, `owner` (uid and gid), `device` (of a device node).
     `data`: content of a file, or target of a symlink; of more than a MiB a digest.
-    `size`: of the content.
+    `large`: size of the content that has a digest.
     `xattrs`: names and values.
     `entries`: of a directory: names and where they lead to; that of a subvolume to its top.
     """
 
     mode: int
     data: bytes = b""
-    size: int = 0
+    large: int = 0
     owner: tuple[int, int] = (0, 0)
     device: int = 0
     xattrs: frozenset[tuple[bytes, bytes]] = frozenset()
     entries: frozenset[tuple[bytes, Ref]] = frozenset()
+
+    @property
+    def size(self) -> int:
+        """Size of the content, bytes."""
+        return self.large or len(self.data)
 
     @property
     def is_dir(self) -> bool:
@@ -88,20 +93,19 @@ def _of_subvolume(subvolume: Subvolume, root: int) -> Iterator[tuple[Ref, Inode]
                     known.add(number)
                     waiting.append(number)
                 entries.append((entry.name, (root, number)))
-        data, size = _content(subvolume, ino, item.mode, item.size)
+        data, large = _content(subvolume, ino, item.mode, item.size)
         yield (root, ino), Inode(
-            item.mode, data, size, (item.uid, item.gid), item.rdev,
+            item.mode, data, large, (item.uid, item.gid), item.rdev,
             frozenset(subvolume.xattrs(ino).items()), frozenset(entries))  # fmt: skip
 
 
 def _content(subvolume: Subvolume, ino: int, mode: int, size: int) -> tuple[bytes, int]:
     if stat.S_ISLNK(mode):
-        target = subvolume.read_link(ino)
-        return target, len(target)
+        return subvolume.read_link(ino), 0
     if not stat.S_ISREG(mode):
         return b"", 0
     if size <= _WHOLE:
-        return subvolume.read_file(ino), size
+        return subvolume.read_file(ino), 0
     if size > _LARGEST:
         raise UnsupportedError(f"{subvolume.fs.path}: inode {ino} of {size:,} bytes is too large "
                                f"to be compared: at most {_LARGEST:,}")  # fmt: skip
