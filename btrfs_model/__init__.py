@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from btrfs_model.cost.machine import Machine as Machine
     from btrfs_model.cost.receiver import receiver_calls as receiver_calls
     from btrfs_model.drawings.api import draw as draw
+    from btrfs_model.experiments.crashes.api import crashes as crashes
+    from btrfs_model.experiments.crashes.enumerate import enumerate_crashes as enumerate_crashes
     from btrfs_model.experiments.replay import build as build
     from btrfs_model.experiments.replays import replay as replay
     from btrfs_model.experiments.sweep.api import sweep as sweep
@@ -97,10 +99,12 @@ _HOMES: Final = {
     "commit": "questions.lasting:commit",
     "compression": "questions.usage.compressed:compression",
     "counting": "base.counters:counting",
+    "crashes": "experiments.crashes.api:crashes",
     "create": "mount.writable:WritableFilesystem.mkfs",
     "diff": "questions.diff:diff",
     "draw": "drawings.api:draw",
     "du": "questions.usage.space:du",
+    "enumerate_crashes": "experiments.crashes.enumerate:enumerate_crashes",
     "errors": "base:errors",
     "explain_log": "questions.logexplain:explain_log",
     "extent_references": "questions.usage.files:extent_references",

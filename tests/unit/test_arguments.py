@@ -37,6 +37,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "fiemap": (FS, "snap", "f"),
     "fiemap_mounted": (FS, "f"),
     "freed": (FS, "snap"),
+    "crashes": ("true",),
+    "enumerate_crashes": (1,),
     "fsync": (FS, "f"),
     "heal": ("disk.img",),
     "load": ("disk.img",),

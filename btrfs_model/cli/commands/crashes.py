@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from btrfs_model.cli.commands.scripts import chosen_script
-from btrfs_model.cli.common import aside, give_table, print_table
+from btrfs_model.cli.common import aside, give_table, note, print_table
 from btrfs_model.cli.flags import (
     SIZE,
     Command,
@@ -19,10 +19,6 @@ from btrfs_model.cli.flags import (
     output_option,
 )
 
-if TYPE_CHECKING:
-    from btrfs_model.experiments.scenario.load import Scenario
-
-_SCENARIOS: Final = (".json", ".jsonl", ".zst")
 _OF_SEQUENCES: Final = ("first", "parts", "store", "jobs", "scheduler")
 _OF_ONE: Final = ("replay", "reorder", "torn", "size", "images", "number", "at")
 
@@ -153,6 +149,9 @@ def _one(
                      replay=replay or "", at=at, reorder=reorder, torn=torn, size=size)  # fmt: skip
     except (ShellError, ShellSyntaxError) as error:
         raise BtrfsModelError(f"{file}: {error}") from error
+    if found.status:
+        aside(found.stderr.decode(errors="replace").rstrip())
+        note(f"the script ended with status {found.status}")
     give_table(found.table, output, as_json=as_json)
     if not as_json and output is None and len(found.broken):
         click.echo()
@@ -164,9 +163,7 @@ def _one(
             aside(f"wrote {path}")
 
 
-def _workload(file: Path, number: int) -> Scenario | str:
-    from btrfs_model.experiments.scenario.load import load_scenario
+def _workload(file: Path, number: int) -> Path | str:
+    from btrfs_model.experiments.crashes.api import SCENARIOS
 
-    if file.name.endswith(_SCENARIOS):
-        return load_scenario(file)
-    return chosen_script(file, number).text
+    return file if file.name.endswith(SCENARIOS) else chosen_script(file, number).text

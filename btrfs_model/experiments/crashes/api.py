@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,7 +22,7 @@ from btrfs_model.experiments.crashes.record import (
 )
 from btrfs_model.experiments.crashes.seen import Ref, State, seen
 from btrfs_model.experiments.crashes.states import AT, DiskState, disk_states
-from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.scenario.load import Scenario, load_scenario
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.structs import SUPER_BLOCK
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE, parse_superblock
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIZE: Final = 256 << 20
+SCENARIOS: Final = (".json", ".jsonl", ".json.zst", ".jsonl.zst")
+"""How files of scenarios end."""
 _SUPER: Final = SUPER_OFFSETS[0]
 _DEVICE: Final = "<memory>"
 _STATES: Final = {
@@ -70,12 +73,18 @@ class Crashes:
         Moments that were looked at, on one kernel.
     outcomes : int
         Filesystems that differ after a mount, on all kernels.
+    status : int
+        Exit status of the script; 0 for a scenario.
+    stderr : bytes
+        What it wrote to its standard error.
     """
 
     table: pd.DataFrame
     broken: pd.DataFrame
     states: int
     outcomes: int
+    status: int = 0
+    stderr: bytes = b""
     images: dict[str, Memory] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -91,7 +100,7 @@ class Crashes:
         Returns
         -------
         list of Path
-            Files that were written: ``KERNEL-CALL.img``.
+            Files that were written: ``KERNEL-CALL.img``, and ``KERNEL-CALL-2.img`` ... of one call.
 
         Raises
         ------
@@ -108,7 +117,7 @@ class Crashes:
 
 @checked
 def crashes(
-    workload: Scenario | str,
+    workload: Scenario | str | os.PathLike[str],
     *,
     behaviours: Sequence[str] = (KERNEL,),
     replay: str = "",
@@ -121,8 +130,9 @@ def crashes(
 
     Parameters
     ----------
-    workload : Scenario or str
-        A scenario, or the text of a shell script; a crash comes at each of its moments.
+    workload : os.PathLike or str
+        The file of a scenario (``.json``, ``.jsonl``) or of a shell script; or the text of a
+        script. A crash comes at each of its moments.
     behaviours : sequence of str
         The kernels.
     replay : str
@@ -150,29 +160,47 @@ def crashes(
         For a kernel or toggle that there is not.
     ScenarioError, ShellSyntaxError, UnknownError
         As of :func:`run_scenario` and :func:`script`.
+    BtrfsModelError
+        For a script that mounts nothing, or does something else in its second run.
     """
     if at not in AT:
         raise ValueError(f"at {at!r} is none of {', '.join(AT)}")
-    found = _Found()
+    found, workload = _Found(), _loaded(workload)
     for name in behaviours:
         behaviour = Behaviour.parse(name)
         found.states = 0
         mounting = Behaviour.parse(replay) if replay else behaviour
-        for recording in _recorded(workload, behaviour, size):
+        for recording in _recorded(workload, behaviour, size, found):
             judge = Judge(recording, mounting)
             for state in disk_states(recording, at=at, reorder=reorder, torn=torn):
                 found.add(str(behaviour), recording, state, judge)
     return found.answer()
 
 
-def _recorded(workload: Scenario | str, behaviour: Behaviour, size: int) -> list[Recording]:
+def _loaded(workload: Scenario | str | os.PathLike[str]) -> Scenario | str:
+    if not isinstance(workload, os.PathLike):
+        return workload
+    path = Path(workload)
+    if path.name.endswith(SCENARIOS):
+        return load_scenario(path)
+    return path.read_text("utf-8", "surrogateescape")
+
+
+def _recorded(
+    workload: Scenario | str, behaviour: Behaviour, size: int, found: _Found
+) -> list[Recording]:
     if isinstance(workload, Scenario):
         return [record_scenario(workload, behaviour, size=size)]
 
     def run(watching: Watching) -> None:
-        watched_script(workload, behaviour, size, watching).close()
+        with closing(watched_script(workload, behaviour, size, watching)) as result:
+            found.status, found.stderr = result.status, result.stderr
 
-    return record_script(run)
+    recordings = record_script(run)
+    if not recordings:
+        raise BtrfsModelError("the script mounts nothing: there is nothing that a crash could "
+                              "leave")  # fmt: skip
+    return recordings
 
 
 class Outcome(NamedTuple):
@@ -295,7 +323,8 @@ class _Found:
         self.rows: list[dict[str, object]] = []
         self.broken: list[dict[str, object]] = []
         self.images: dict[str, Memory] = {}
-        self.states = 0
+        self.states = self.status = 0
+        self.stderr = b""
         self._outcomes: list[tuple[str, State | None]] = []
 
     def add(self, kernel: str, recording: Recording, state: DiskState, judge: Judge) -> None:
@@ -319,13 +348,14 @@ class _Found:
         if (outcome.said, outcome.state) not in self._outcomes:
             self._outcomes.append((outcome.said, outcome.state))
         if rules:
-            name = f"{kernel}-{len(self.rows)}".replace(" ", "").replace("/", "_")
-            self.images[f"{name}.img"] = state.memory.copy()
+            name = f"{kernel}-{state.step}".replace(" ", "").replace("/", "_")
+            count = sum(one.startswith((f"{name}.", f"{name}-")) for one in self.images)
+            self.images[f"{name}-{count + 1}.img" if count else f"{name}.img"] = state.memory.copy()
 
     def answer(self) -> Crashes:
         """Return all of it."""
         return Crashes(_frame(_STATES, self.rows), _frame(_BROKEN, self.broken), self.states,
-                       len(self._outcomes), self.images)  # fmt: skip
+                       len(self._outcomes), self.status, self.stderr, self.images)  # fmt: skip
 
 
 def _frame(columns: dict[str, str], rows: list[dict[str, object]]) -> pd.DataFrame:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -25,6 +25,7 @@ from btrfs_model.experiments.small.vocabulary import TREE
 from btrfs_model.experiments.sweep.api import sweep
 from btrfs_model.experiments.sweep.target import together
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.patches import Patch
 from btrfs_model.volume.memory import Memory
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _ALL: Final = 2
 """Sequences of so many operations are all looked at."""
 _KERNELS: Final = ("v5.10", "v5.15", "v5.18", "v6.1", "v6.6", "v6.12", "v6.18", "v6.18.44", "v7.2")
 """Long-lived releases, those that changed the log, and today's."""
+_APART: Final = ("send-", "fiemap-", "qgroup-")
+"""Toggles of what sequences do not do."""
 _COUNTS: Final = ("sequences", "states", "mounts")
 PART: Final = 128
 """Sequences of a cell."""
@@ -318,11 +321,32 @@ def _toggles(
     for before, after in pairwise(names):
         if (before in on) == (after in on):
             continue
-        old, new = Behaviour.parse(before), Behaviour.parse(after)
-        for patch in sorted(new.patches - old.patches):
-            others = [one for one in together(patch, on=False) if one in map(str, new.patches)]
-            without = Behaviour.parse(" - ".join([after, *others]))
-            tally = _small(str(without)).judge([(0, steps)])
-            if any(one.rule == rule for one in tally.broken) == (before in on):
-                (mended if before in on else came)[f"{patch} ({patch.commit})"] = None
+        patches = Behaviour.parse(after).patches - Behaviour.parse(before).patches
+        asked = [one for one in sorted(patches) if not one.startswith(_APART)]
+        found = mended if before in on else came
+        for patch in _makes_it(asked, after, rule, steps, broken=before in on):
+            found[f"{patch} ({patch.commit})"] = None
     return list(came), list(mended)
+
+
+def _makes_it(
+    patches: Sequence[Patch], kernel: str, rule: str, steps: Steps, *, broken: bool
+) -> Iterator[Patch]:
+    """Yield toggles each of which, taken away, lets a kernel break a rule, or keep it.
+
+    What all of them do not do together none is taken to do alone.
+    """
+    there = [*map(str, Behaviour.parse(kernel).patches)]
+    away = {one for patch in patches for one in together(patch, on=False) if one in there}
+    if not away:
+        return
+    small = Small(Behaviour.parse(" - ".join([kernel, *sorted(away)])))
+    tally = small.judge([(0, steps)])
+    if any(one.rule == rule for one in tally.broken) != broken:
+        return
+    if len(patches) == 1:
+        yield patches[0]
+        return
+    half = len(patches) // 2
+    for some in (patches[:half], patches[half:]):
+        yield from _makes_it(some, kernel, rule, steps, broken=broken)

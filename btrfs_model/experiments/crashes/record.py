@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from btrfs_model.base.errors import BtrfsModelError
@@ -110,7 +111,7 @@ def record_scenario(
         When a call does not end as recorded.
     """
     with _Run(scenario, behaviour, size, first, strict) as run:
-        log = Recorder(scenario.path, run.fs.memory.copy() if first is None else first)
+        log = Recorder(Path(scenario.path).name, run.fs.memory.copy() if first is None else first)
         run.fs.watcher = log
         for step in run.rest:
             run.take(step)
@@ -118,8 +119,8 @@ def record_scenario(
         log.end(run.fs.memory)
     if states is None:
         with _Run(scenario, behaviour, size, first, strict) as run:
-            return Recording(scenario.path, log, list(run.seen()))
-    return Recording(scenario.path, log, states())
+            return Recording(log.name, log, list(run.seen()))
+    return Recording(log.name, log, states())
 
 
 def state_after(scenario: Scenario, behaviour: Behaviour, first: Memory) -> State:
