@@ -35,8 +35,7 @@ _OF_ONE: Final = ("replay", "reorder", "torn", "size", "images", "number", "at")
         "btrfs-model crashes --rules",
     ),
 )
-@click.argument("file", required=False, type=click.Path(path_type=Path, exists=True,
-                                                       dir_okay=False))  # fmt: skip
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--behaviour", "behaviours", multiple=True, metavar="B",
               help="A kernel, as of `btrfs-model patches`; several at once.")  # fmt: skip
 @click.option("--replay", metavar="B", help="The kernel that mounts what a crash left.  "
