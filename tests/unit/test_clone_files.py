@@ -95,3 +95,16 @@ mkdir /mnt/c/dir
     assert list(zip(rows.line, rows.what, strict=True)) == [
         (5, "create 3 files"), (6, "create"), (7, "create 2 files"), (8, "mkdir"),
     ]  # fmt: skip
+
+
+def test_an_inline_file_is_cloned_into_preallocated_blocks() -> None:
+    """It goes through a page of the target, of which the file ends in the middle."""
+    with bm.create("256M") as fs:
+        fs.create("small")
+        fs.write("small", 0, b"x" * 100)
+        fs.create("target")
+        fs.fallocate("target", 8192, 8192, keep_size=True)
+        fs.sync()
+        fs.clone_range("small", "target", 0, 0, 0)
+        fs.sync()
+        assert fs.file("target").read() == b"x" * 100

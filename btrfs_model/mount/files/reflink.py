@@ -298,4 +298,5 @@ class _Clone:
         reserve_extent(fs, target, reserve_blocks(fs, target, at, at + fs.sectorsize))
         ensure_data(fs, fs.sectorsize)
         fs.dirty_files.setdefault((target.root, target.ino), target)
-        target.pages.write(at, memoryview(block), lambda _: block)
+        # the size is what the clone makes it, whatever is in the page
+        target.pages.write(at, block, lambda _: block)
