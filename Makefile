@@ -7,6 +7,9 @@ VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
 C_FILES := $(wildcard $(foreach depth,native native/* native/*/*,$(depth)/*.c $(depth)/*.h))
+# Each process takes a file after the other, in this order: the longest first, so that all end together.
+TESTS := --dist loadfile --no-loadscope-reorder --nbmake --nbmake-timeout=3600 \
+	$(wildcard notebooks) tests/twins tests/live tests
 WARNINGS := -Wall -Wextra -Werror
 
 .DEFAULT_GOAL := help
@@ -25,10 +28,10 @@ studies: $(VENV)/.with-test build ## do the studies of notebooks/studies at full
 		$(BIN)/python scripts/run_notebooks.py notebooks/studies/*.ipynb
 
 test: $(VENV)/.with-test build ## run all tests: Python, C under sanitizers, notebooks
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
+	$(BIN)/pytest -n $(JOBS) $(TESTS)
 
 test-long: $(VENV)/.with-test build ## the same with many more random cases, and fuzzing
-	BTRFS_MODEL_TESTS=long $(BIN)/pytest -n $(JOBS) --dist loadfile --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
+	BTRFS_MODEL_TESTS=long $(BIN)/pytest -n $(JOBS) $(TESTS)
 	$(MAKE) -C native fuzz SECONDS=600 IMAGE=$$($(BIN)/python tests/support/corpus.py features/nodesize-4096)
 
 bench: $(VENV)/.with-bench build ## measure speed beside btrfs-progs and dissect.btrfs

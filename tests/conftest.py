@@ -3,6 +3,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ with suppress(ImportError, AttributeError):  # of no public name: another versio
 settings.register_profile(
     "default",
     deadline=None,
+    max_examples=100 if corpus.MORE else 30,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -50,7 +52,8 @@ except (OSError, RuntimeError):
 def pytest_report_header() -> str:
     """Say by which corpus this run judges."""
     place = f"oracle {corpus.ORACLE}" if corpus.have_oracle else "data/kernel alone"
-    return f"corpus: {place}, {len(corpus.cases())} cases, {len(corpus.images())} images"
+    part = "" if corpus.MORE else "; tests marked `more` and Hypothesis look at a part"
+    return f"corpus: {place}, {len(corpus.cases())} cases, {len(corpus.images())} images{part}"
 
 
 PASSED = os.environ.get("BTRFS_MODEL_TESTS_PASSED", "")
@@ -59,7 +62,15 @@ _IS_THERE = bool(PASSED) and Path(PASSED).is_file()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what an earlier run has."""
+    """Leave out what an earlier run has, and of many cases most where the larger corpus is not."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if (mark := item.get_closest_marker("one_of")) and not corpus.MORE:
+            (number,), name = mark.args, item.nodeid.partition("[")[0]
+            if seen[name] % number:
+                why = f"one case of {number} without the larger corpus (BTRFS_MODEL_TESTS=long)"
+                item.add_marker(pytest.mark.skip(reason=why))
+            seen[name] += 1
     if _IS_THERE:
         passed = set(Path(PASSED).read_text().splitlines())
         config.hook.pytest_deselected(items=[one for one in items if one.nodeid in passed])
@@ -70,7 +81,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write what passed, in the process that has the reports of all."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if PASSED and not _IS_THERE and reporter and "PYTEST_XDIST_WORKER" not in os.environ:
-        passed = [report.nodeid for report in reporter.stats.get("passed", [])]
+        passed = [report.nodeid for report in reporter.stats.get("passed", [])
+                  if corpus.MORE or not {"more", "hypothesis"} & {*report.keywords}]  # fmt: skip
         Path(PASSED).write_text("\n".join(sorted(set(passed))) + "\n")
 
 

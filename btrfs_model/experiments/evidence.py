@@ -82,20 +82,21 @@ def places(patch: Patch) -> list[str]:
     )
     name = patch.name
     return [
-        *_lines(python, rf"\bPatch\.{name}\b"),
-        *_lines(c, rf"\bBM_TOGGLE_{name}\b|\bTOGGLE\(\w+, {name}\)"),
+        *_lines(python, patch, rf"\bPatch\.{name}\b"),
+        *_lines(c, patch, rf"\bBM_TOGGLE_{name}\b|\bTOGGLE\(\w+, {name}\)"),
     ]
 
 
 def _tests(patch: Patch) -> list[str]:
-    folder = _PROJECT / "tests"
-    return list(
-        _lines(folder.rglob("*.py"), rf"\bPatch\.{patch.name}\b|(?<![\w-]){patch}(?![\w-])")
-    )
+    pattern = rf"\bPatch\.{patch.name}\b|(?<![\w-]){patch}(?![\w-])"
+    return [*_lines((_PROJECT / "tests").rglob("*.py"), patch, pattern)]
 
 
-def _lines(files: Iterable[Path], pattern: str) -> Iterator[str]:
+def _lines(files: Iterable[Path], patch: Patch, pattern: str) -> Iterator[str]:
     for path in sorted(files):
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = path.read_text()
+        if patch.name not in text and str(patch) not in text:  # sooner said than by a pattern
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
             if re.search(pattern, line):
                 yield f"{path.relative_to(_PROJECT)}:{number}"

@@ -71,6 +71,7 @@ def judge(kernel: Kernel, seed: str, images: Images, compared: Compared) -> Path
 @pytest.mark.claim(
     "The model goes on with filesystems that have a history, and the kernel with what it wrote."
 )
+@pytest.mark.more
 @needs_progs
 @pytest.mark.parametrize(("kernel", "seed"), cases(), indirect=["kernel"], scope="session")
 def test_a_history(kernel: Kernel, seed: int) -> None:

@@ -42,9 +42,10 @@ KERNELS = [pytest.param(NAMES[name], marks=mark) for name, mark in judges.MARKS.
     "On random filesystems and images of the user, streams, logs, replays, extents, references, "
     "cold reads and images are those of the running kernel and of User-Mode Linux."
 )
+@pytest.mark.more
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_difference(kernel: str) -> None:
-    seeds = range(50 if corpus.LONG else 2)
+    seeds = range(50 if corpus.LONG else 1 + corpus.MORE)
     found = list(run.verify([Task(kernel, [*kinds.KINDS], list(seeds))], lambda text: None))
     assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds.KINDS))
     assert all(one.compared for one in found)
@@ -68,6 +69,8 @@ def test_a_kernel_without_tracepoints_of_logs_is_refused() -> None:
         list(run.verify([Task("uml", ["trace"], [0])], lambda text: None))
 
 
+PARTS = 6
+"""Of the corpus."""
 SUITES = [one.name for one in debian.unpacked()]
 
 
@@ -271,7 +274,7 @@ def test_a_wrong_rule_is_found_made_short_and_found_again(
     monkeypatch.setattr(sides, "send", send)
     monkeypatch.setattr(run, "_SHRINKING", 3600)  # how short it gets is not for the day to say
     seen: list[run.Outcome] = []
-    (found,) = run.work(Task("uml", ["send"], [1]), seen.append)
+    (found,) = run.work(Task("uml", ["send"], [4], most=10), seen.append)
     assert seen == [found]  # as soon as it differs
     assert found.difference.startswith("kernel and model differ: send ")
     names = [line[0] for line in found.scenario]
@@ -297,7 +300,8 @@ def test_nothing_is_left_behind(kernel: str, how: signal.Signals, tmp_path: Path
     """Also of who is interrupted or killed in the middle: no process, mount, loop device, file."""
     place = tmp_path / "tmp"
     place.mkdir()
-    command = [sys.executable, "-m", "btrfs_model.cli", "verify", "send", "--seeds", "1000",
+    often = "from btrfs_model.cli import common, main; common.SELDOM = 0.1; main()"
+    command = [sys.executable, "-c", often, "verify", "send", "--seeds", "1000",
                "--kernel", kernel]  # fmt: skip
     process = subprocess.Popen(
         command, env={**os.environ, "TMPDIR": str(place)}, cwd=tmp_path,
@@ -343,13 +347,13 @@ def test_a_worker_that_is_asked_to_end_again_and_again_cleans_up(
 
 @pytest.mark.claim("The corpus of `data/verify` has no difference on User-Mode Linux 6.1.")
 @judges.MARKS["uml"]
-@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize("part", range(PARTS))
 def test_the_corpus_has_no_difference(part: int, tmp_path: Path) -> None:
-    if part and os.geteuid() and not corpus.LONG:
-        pytest.skip("two thirds of the corpus are for root and for BTRFS_MODEL_TESTS=long")
+    if part and not corpus.MORE:
+        pytest.skip("all parts but the first are for runs with the larger corpus, and long ones")
     folder = tmp_path / "verify"
     folder.mkdir()
-    for path in sorted((corpus.PROJECT / "data/verify").iterdir())[part::3]:
+    for path in sorted((corpus.PROJECT / "data/verify").iterdir())[part::PARTS]:
         shutil.copy(path, folder)
     task = Task("uml", [*kinds.KINDS], [], corpus=str(folder))
     found = list(run.verify([task], lambda text: None))

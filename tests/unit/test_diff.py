@@ -133,6 +133,7 @@ def test_changes_are_those_of_a_walk(seed: int, apart: bool) -> None:
         compare(fs, "a", "b")
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("seed", [0, 7, 17, 21])
 def test_changes_of_the_corpus_are_those_of_a_walk(seed: int) -> None:
     """Directories that came to the place of others, and much else that a kernel made."""

@@ -190,6 +190,7 @@ def images() -> list[str]:
 
 
 @pytest.mark.claim("A page of `explore` has all bytes of all tree blocks.")
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("name", images())
 def test_blocks(name: str, show: Any) -> None:
     with bm.open(corpus.image(name)) as fs:
@@ -268,22 +269,23 @@ def _place(layout: Any, name: str) -> tuple[int, int]:
     return kind.itemsize, at
 
 
+@pytest.mark.more
 @pytest.mark.claim(
     "`explore` shows the fields of 1,000 random items as `dump-tree` does, beside their bytes."
 )
 def test_fields_of_random_items(show: Any) -> None:
     chosen, names = random.Random(1), images()[::3]
-    seen = 0
+    most, seen = 1000 if corpus.MORE else 300, 0
     for name in names:
         with bm.open(corpus.image(name)) as fs:
             one = show(fs)
             items = items_of(fs.image)
-            some = chosen.sample(items, min(len(items), 1000 // len(names) + 20))
+            some = chosen.sample(items, min(len(items), most // len(names) + 20))
             seen += len(some)
             places = [[str(tree.objectid), str(at), slot] for tree, at, slot in some]
             for item, shown in zip(some, one.page.evaluate(SHOWN_ITEMS, places), strict=True):
                 check_item(fs, item, *shown)
-    assert seen >= 1000
+    assert seen >= most
 
 
 @needs_progs
@@ -738,6 +740,7 @@ def test_unused_bytes(show: Any, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- the page --
 
 
+@pytest.mark.more
 @pytest.mark.claim(
     "The page of `explore` is readable at 400, 1280 and 1920 pixels by everybody, in the light, in "
     "the dark and on paper: nothing is cut off, and axe finds nothing.",

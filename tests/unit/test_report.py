@@ -216,6 +216,7 @@ SMALL_TEXT = """() => [...document.querySelectorAll("svg text")].filter(one => {
 }).map(one => one.textContent)"""
 
 
+@pytest.mark.more
 @pytest.mark.claim(
     "The report is readable at 1920, 1280 and 400 pixels, light and dark, by everybody: no "
     "drawing, label or cell is cut off, and axe finds nothing.",

@@ -4,6 +4,7 @@
 import csv
 import json
 import re
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import replace
 from hashlib import sha256
@@ -18,6 +19,7 @@ from pyarrow import parquet
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
+from btrfs_model.experiments import report
 from btrfs_model.experiments.replay import run
 from btrfs_model.experiments.results import COLUMNS, column, frame
 from btrfs_model.experiments.workloads import NAMES, load
@@ -27,6 +29,15 @@ SMALL = {
     "log-dir": 0.0015,
 }  # fmt: skip
 """A scale of each workload that is neither quick nor full."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_laid_out() -> Iterator[None]:
+    """Charts are made and not rendered: test_report.py looks at pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "to_svg", lambda _, name: f"<svg>{name}</svg>")
+        patch.setattr(report, "to_png", lambda _: b"a picture")
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -144,6 +144,7 @@ CUT = """() => {
 """What leaves the column of a page, or can be seen in parts only."""
 
 
+@pytest.mark.more
 @pytest.mark.claim(
     "Every page of the site is readable at 400, 1280 and 1920 pixels, in the light and in the "
     "dark, by everybody: no drawing, label, cell or line of code is cut, and axe finds nothing.",

@@ -270,7 +270,7 @@ def test_engines_agree(
 @pytest.mark.parametrize("how", ["killed", "hangs", "memory"])
 def test_a_process_that_ends(tmp_path: Path, how: str) -> None:
     table = bm.sweep(
-        cells.deadly, {"a": [1, 2, 3, 4], "folder": str(tmp_path), "how": how}, jobs=2, timeout=20
+        cells.deadly, {"a": [1, 2, 3, 4], "folder": str(tmp_path), "how": how}, jobs=2, timeout=8
     )
     assert table.value.tolist() == [1.5, 2.5, 3.5, 4.5]
 
@@ -476,8 +476,12 @@ def test_two_sweeps_in_one_store(tmp_path: Path, here: ThreadPoolExecutor) -> No
         bm.sweep(cells.quick, {"a": [1]}, store=store.path, scheduler=here)
 
 
-def test_a_scheduler_that_is_not_there(spec: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("distributed")
+def test_a_scheduler_that_is_not_there(
+    spec: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    client = distributed.Client
+    monkeypatch.setattr(distributed, "Client", lambda where, timeout: client(where, timeout=1))
     for scheduler, why in (("tcp://127.0.0.1:9", "no scheduler answers at"), ("here", "neither")):
         assert run_cli(["sweep", "spec.toml", "--scheduler", scheduler]) == 1
         err = capfd.readouterr().err

@@ -22,7 +22,7 @@ import pytest
 
 import btrfs_model as bm
 
-KILLS = 50 if corpus.LONG else 4
+KILLS = 50 if corpus.LONG else 4 if corpus.MORE else 2
 JOBS, CELLS, SECONDS, BATCH = 2, 400, 0.005, 0.1
 MOST = round(BATCH / SECONDS)
 """Cells of a batch, at most."""
@@ -85,6 +85,7 @@ def cluster() -> Iterator[tuple[str, int]]:
                              "--no-dashboard")  # fmt: skip
 
 
+@pytest.mark.more
 @pytest.mark.claim(
     "A sweep whose processes are killed at random times, one or all, measures at most a batch for "
     "each process again, loses nothing, and ends with the table of one that was left alone: with "

@@ -94,7 +94,7 @@ def test_broken_items_are_refused_by_their_place(
     sound: Path, stream: bytes, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, block, slot = damaged(sound, tmp_path / "x.img", name)
-    before = path.read_bytes()
+    before = corpus.content(path)
     said = set()
     for kernels in ("c", "python"):
         with select(kernels), pytest.raises(CorruptImageError) as caught:
@@ -112,7 +112,7 @@ def test_broken_items_are_refused_by_their_place(
     errors = capsys.readouterr().err
     assert f"{path}: tree " in errors and f"block {block}, slot {slot}" in errors
     assert errors.count("\n") == 1
-    assert path.read_bytes() == before
+    assert corpus.content(path) == before
 
     assert run(["replay-log", str(path), "-o", str(tmp_path / "new.img")]) == 1
     assert capsys.readouterr().err.count("\n") == 1

@@ -25,6 +25,7 @@ def _crashed(second: str, kernel: str, folder: Path) -> Path:
     return image
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_two_old_names_of_directories_end_in_a_bug(kernel: str, tmp_path: Path) -> None:
     """Seen on 6.1.176, 6.12.113, 7.2.7: `btrfs_recover_log_trees()` returns 1 to the mount."""

@@ -90,6 +90,7 @@ SMALL = [*(f"send/random/seed-{seed:03}" for seed in (1, 3)), "balance/relocatio
 LARGER = [f"send/random/seed-{seed:03}" for seed in (7, 11)] if corpus.LONG else []
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.claim("C and Python send the same bytes with the same counted work.", judge="twins")
 @pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.18"])
 @pytest.mark.parametrize("name", [name for name in (*SMALL, *LARGER) if name in CASES])

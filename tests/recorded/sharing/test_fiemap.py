@@ -58,6 +58,7 @@ def answers(name: str, kernel: str) -> dict[str, Any]:
 # --------------------------------------------------------------------------------- extents ------
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.claim(
     "FIEMAP reports the extents and flags of five kernels, also in the middle of a balance."
 )
@@ -254,6 +255,7 @@ def test_python_and_c_are_equal(behaviour: str) -> None:
     both_kernels(opened(F100), 5, "foobar", behaviour, cold=True, length=131072 * 700)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", RANDOM[:4])
 def test_python_and_c_are_equal_for_random_files(name: str) -> None:
     files = list(answers(name, "6.12")["files"].values())

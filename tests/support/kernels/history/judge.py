@@ -40,8 +40,8 @@ from history import wide
 from history.answers import Questions, Send, answers, scrub
 from history.making import copied, has_log
 
-MOST_SENDS = 24 if corpus.LONG else 12
-MOST_EXTENTS = 80 if corpus.LONG else 30
+MOST_SENDS = 24 if corpus.LONG else 12 if corpus.MORE else 6
+MOST_EXTENTS = 80 if corpus.LONG else 30 if corpus.MORE else 10
 _BLOCK = 4096
 _PARITY = "of the row with"
 _MOUNT = "noatime,subvolid=5"
