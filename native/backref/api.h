@@ -80,15 +80,19 @@ struct bm_backref_walk {
 	int (*skip_data_ref)(uint64_t root, uint64_t ino, uint64_t offset, void *context);
 	/* 1 and the roots that reach a leaf, when they are known; valid until the next call */
 	int (*cache_lookup)(uint64_t leaf, void *context, const uint64_t **roots, size_t *count);
-	void (*cache_store)(uint64_t leaf, const uint64_t *roots, size_t count, void *context);
-	/* > 0 ends the walk (BTRFS_ITERATE_EXTENT_INODES_STOP), < 0 is an errno */
+	/* < 0 as for `iterate` */
+	int (*cache_store)(uint64_t leaf, const uint64_t *roots, size_t count, void *context);
+	/*
+	 * > 0 ends the walk (BTRFS_ITERATE_EXTENT_INODES_STOP), < 0 is the code of a fault, which it
+	 * has written where the walk's own go
+	 */
 	int (*iterate)(uint64_t ino, uint64_t offset, uint64_t num_bytes, uint64_t root,
 		       void *context);
 };
 
 /*
  * iterate_extent_inodes(): hand each file extent item that refers to the data extent to `iterate`.
- * An errno of a callback comes back as BM_ERRNO with fault->found. Of an image that contradicts
+ * An errno of check_extent_item comes back as BM_ERRNO with fault->found. Of an image that contradicts
  * itself the fault names the block or item: BM_BAD_LEVEL (a block is not on the level that led to
  * it), BM_LOOP (a block is above itself or on two levels: block = referred to, found = parent),
  * BM_NOT_FOUND (a tree block without extent item: found = address), BM_BAD_VALUE.

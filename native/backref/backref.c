@@ -102,7 +102,7 @@ static int iterate_cached_roots(struct walk *walk, uint64_t leaf, const struct i
 		ret =
 		    ask->iterate(elem->inum, elem->offset, elem->num_bytes, roots[i], ask->context);
 		if (ret)
-			return backref_stopped(walk, ret);
+			return ret < 0 ? ret : STOP;
 	}
 	return BM_OK;
 }
@@ -482,7 +482,7 @@ static int iterate_leaf_refs(struct walk *walk, const struct inode_elem *elem, u
 
 	for (; elem && !ret && ask->iterate; elem = elem->next)
 		ret = ask->iterate(elem->inum, elem->offset, elem->num_bytes, root, ask->context);
-	return ret ? backref_stopped(walk, ret) : BM_OK;
+	return ret <= 0 ? ret : STOP;
 }
 
 static int walk_to_roots(struct walk *walk, uint64_t leaf, const uint64_t **roots, size_t *count)
@@ -535,7 +535,7 @@ static int find_roots_of_leaf(struct walk *walk, uint64_t leaf, const uint64_t *
 	ret = ask->known ? known_roots(walk, leaf, roots, count)
 			 : walk_to_roots(walk, leaf, roots, count);
 	if (!ret && ask->cache_store)
-		ask->cache_store(leaf, *roots, *count, ask->context);
+		ret = ask->cache_store(leaf, *roots, *count, ask->context);
 	return ret;
 }
 
@@ -596,15 +596,21 @@ int bm_iterate_extent_inodes(const struct bm_backref_walk *ask, struct bm_fault 
 	return ret == STOP ? BM_OK : ret;
 }
 
+struct collected {
+	struct bm_inode_refs *refs;
+	struct bm_fault *fault;
+};
+
 static int append_inode_ref(uint64_t ino, uint64_t offset, uint64_t num_bytes, uint64_t root,
 			    void *context)
 {
-	struct bm_inode_refs *refs = context;
+	const struct collected *collected = context;
+	struct bm_inode_refs *refs = collected->refs;
 	struct bm_inode_ref *rows =
 	    grown(refs->rows, refs->count, &refs->capacity, 64, sizeof(*rows));
 
 	if (!rows)
-		return -ENOMEM;
+		return bm_fail(collected->fault, (struct bm_fault){.code = BM_NOMEM});
 	refs->rows = rows;
 	refs->rows[refs->count++] = (struct bm_inode_ref){ino, offset, num_bytes, root};
 	return 0;
@@ -614,9 +620,10 @@ int bm_collect_inode_refs(const struct bm_backref_walk *ask, struct bm_inode_ref
 			  struct bm_fault *fault)
 {
 	struct bm_backref_walk walk = *ask;
+	struct collected collected = {refs, fault};
 
 	*refs = (struct bm_inode_refs){0};
-	walk.context = refs;
+	walk.context = &collected;
 	walk.iterate = append_inode_ref;
 	return bm_iterate_extent_inodes(&walk, fault);
 }

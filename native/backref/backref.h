@@ -180,7 +180,7 @@ int tolerate_enoent(struct walk *walk, int ret);
 int backref_fail_at(struct walk *walk, int code, const uint8_t *leaf, uint32_t slot, uint64_t found,
 		    uint64_t wanted);
 int backref_fail_nomem(struct walk *walk);
-/* What a callback returned that stops the walk: STOP, or its errno as a fault. */
+/* What check_extent_item returned that stops the walk: STOP, or its errno as a fault. */
 int backref_stopped(struct walk *walk, int ret);
 /* btrfs_next_old_item(): 1 when there is none. */
 int backref_next_item(const struct bm_root *root, struct bm_path *path, struct bm_fault *fault);

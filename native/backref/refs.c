@@ -37,7 +37,6 @@ int backref_fail_nomem(struct walk *walk)
 	return bm_fail(walk->fault, (struct bm_fault){.code = BM_NOMEM});
 }
 
-/* What a callback returned that stops the walk: its errno, or a request to stop. */
 int backref_stopped(struct walk *walk, int ret)
 {
 	if (ret > 0)

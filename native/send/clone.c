@@ -233,8 +233,11 @@ static int lookup_backref_cache(uint64_t leaf, void *context, const uint64_t **r
 	return 1;
 }
 
-/* Of the roots that reach a leaf, those that may be cloned from are remembered. */
-static void store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t count, void *context)
+/*
+ * Of the roots that reach a leaf, those that may be cloned from are remembered. What is remembered
+ * decides what comes next, so the kernel, which does without where there is no memory, is not followed.
+ */
+static int store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t count, void *context)
 {
 	struct send_ctx *sctx = ((struct backref_ctx *)context)->send;
 	size_t limit = sctx->args->limits.backref_cache_roots;
@@ -242,7 +245,7 @@ static void store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t cou
 	    malloc(sizeof(*entry) + (count < limit ? count : limit) * sizeof(*entry->roots));
 
 	if (!entry)
-		return;
+		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	entry->lru.key = leaf;
 	entry->lru.generation = 0;
 	entry->count = 0;
@@ -251,12 +254,13 @@ static void store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t cou
 			continue;
 		if (entry->count == limit) {
 			free(entry);
-			return;
+			return BM_OK;
 		}
 		entry->roots[entry->count++] = roots[i];
 	}
 	COUNT(sctx->image, btrfs_lru_cache_store);
 	lru_store(&sctx->backref_cache, &entry->lru);
+	return BM_OK;
 }
 
 /* The root to clone from: the best of those in which a reference was found. */

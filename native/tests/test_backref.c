@@ -198,7 +198,8 @@ static void start_usual(void)
 struct log {
 	int refs, walks, stores;
 	int stop_after; /* this many; 0: never */
-	int error;	/* instead of a request to stop */
+	int error;	/* the code of a fault instead of a request to stop */
+	struct bm_fault *fault;
 	uint64_t limit; /* of references of an extent */
 	uint64_t known[1];
 	int is_known;
@@ -213,7 +214,10 @@ static int log_iterate(uint64_t ino, uint64_t offset, uint64_t num_bytes, uint64
 	CHECK(ino && num_bytes && root);
 	(void)offset;
 	log->refs++;
-	return log->refs == log->stop_after ? (log->error ? -log->error : 1) : 0;
+	if (log->refs != log->stop_after || !log->error)
+		return log->refs == log->stop_after;
+	*log->fault = (struct bm_fault){.code = log->error, .found = 77};
+	return log->error;
 }
 
 static int log_check(uint64_t bytenr, const struct btrfs_extent_item *item, void *context)
@@ -239,10 +243,11 @@ static int log_lookup(uint64_t leaf, void *context, const uint64_t **roots, size
 	return log->is_known;
 }
 
-static void log_store(uint64_t leaf, const uint64_t *roots, size_t count, void *context)
+static int log_store(uint64_t leaf, const uint64_t *roots, size_t count, void *context)
 {
 	CHECK(leaf && count <= 1 && (!count || roots[0]));
 	((struct log *)context)->stores++;
+	return 0;
 }
 
 static int walk(struct log *log, uint64_t behaviour, struct bm_fault *fault)
@@ -258,6 +263,7 @@ static int walk(struct log *log, uint64_t behaviour, struct bm_fault *fault)
 				      .cache_store = log_store,
 				      .iterate = log_iterate};
 
+	log->fault = fault;
 	return bm_iterate_extent_inodes(&ask, fault);
 }
 
@@ -304,14 +310,15 @@ static void test_references(void)
 
 static void test_callbacks(void)
 {
-	struct log plain = {0}, stop = {.stop_after = 2}, error = {.stop_after = 2, .error = EIO};
+	struct log plain = {0}, stop = {.stop_after = 2},
+		   error = {.stop_after = 2, .error = BM_BAD_VALUE};
 	struct log limit = {.limit = 3}, skip = {.skip_ino = 257}, known = {.is_known = 1};
 	struct bm_fault fault;
 
 	start_usual();
 	CHECK(walk(&plain, 0, &fault) == 0 && plain.refs == 4 && plain.stores == 2);
 	CHECK(walk(&stop, 0, &fault) == 0 && stop.refs == 2 && stop.stores == 2);
-	CHECK(walk(&error, 0, &fault) == BM_ERRNO && fault.found == EIO);
+	CHECK(walk(&error, 0, &fault) == BM_BAD_VALUE && fault.found == 77);
 	CHECK(walk(&limit, 0, &fault) == 0 && limit.refs == 0);
 	CHECK(walk(&skip, 0, &fault) == 0 && skip.refs == 1);
 	taken(BM_WORK_find_parent_nodes);

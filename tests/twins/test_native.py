@@ -25,6 +25,8 @@ DAMAGED = [
     ("log/nd/nd_20_5/6.18/crash2.img.zst", 1500),
 ]
 
+WITHOUT_MEMORY = ["features/nodesize-4096", "fiemap-random/s13", "send/random/seed-005"]
+
 
 @functools.cache
 def in_place() -> list[str]:
@@ -82,6 +84,27 @@ def test_threads() -> None:
     if subprocess.run([*in_place(), probe], capture_output=True).returncode:
         pytest.skip("ThreadSanitizer does not run here")
     assert "threads: " in make("threads")
+
+
+@pytest.mark.claim(
+    "Where an allocation fails, a C kernel says so, or is right without; nothing is lost or left "
+    "half done: the same call is right afterwards.",
+    judge="unit",
+)
+def test_every_allocation_fails_once() -> None:
+    """Of the long kind all of them, else some of each kernel."""
+    program = "build/sanitized/no_memory"
+    make(program)
+    images = [corpus.image(name) for name in WITHOUT_MEMORY]
+    done = subprocess.run(
+        [*in_place(), NATIVE / program, *(["0", *images] if corpus.LONG else ["15", images[0]])],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " 0 wrong" in done.stdout
 
 
 @pytest.mark.claim("No damaged image crashes or hangs a C kernel.", judge="unit")

@@ -250,14 +250,20 @@ def run_c(ask: BackrefWalk) -> None:
         assert ask.skip_data_ref
         return ask.skip_data_ref(root, ino, offset)
 
-    def store(leaf: int, found: Any, count: int, _: Any) -> None:
+    def store(leaf: int, found: Any, count: int, _: Any) -> int:
         assert ask.cache_store
         ask.cache_store(leaf, list(ffi.unpack(found, count)))
+        return 0
 
     def iterate(ino: int, offset: int, num_bytes: int, root: int, _: Any) -> int:
         assert ask.iterate
-        return ask.iterate(ino, offset, num_bytes, root)
+        said = ask.iterate(ino, offset, num_bytes, root)
+        if said >= 0:
+            return said
+        fault.code, fault.found = lib.BM_ERRNO, -said
+        return int(lib.BM_ERRNO)
 
+    fault = new_fault()
     no_restart = 0 if ask.restart else 1 << lib.BM_TOGGLE_SEARCH_NO_RESTART
     skip_iterations = 1 << lib.BM_TOGGLE_SEND_BACKREF_SKIP if ask.iterate_cached else 0
     fields: dict[str, Any] = {
@@ -278,7 +284,6 @@ def run_c(ask: BackrefWalk) -> None:
     for field, (function, given_) in wanted.items():
         if given_ is not None:
             fields[field] = ffi.callback(kinds[field].type, function)
-    fault = new_fault()
     if lib.bm_iterate_extent_inodes(ffi.new("struct bm_backref_walk *", fields), fault) < 0:
         raise_fault(ask.forest.image.path, fault)
 
