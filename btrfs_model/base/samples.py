@@ -16,7 +16,7 @@ import zstandard
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.base.whole_file import whole_file
+from btrfs_model.base.whole_file import naming, whole_file, write_at
 
 _BLOCK = 1 << 16
 _FRAME_HEADER = 18  # bytes, at most (RFC 8878)
@@ -144,7 +144,8 @@ def sample(name: str) -> Path:
         handle, partial_name = tempfile.mkstemp(dir=target.parent, prefix=".restoring-")
         partial = Path(partial_name)
         try:
-            _restore(packed, handle)
+            with naming(target):
+                _restore(packed, handle)
             partial.chmod(0o444)
             partial.replace(target)
         except BaseException:
@@ -166,7 +167,7 @@ def _restore(packed: Path, sink: int) -> None:
             source.seek(0)
             for block in decoder.read_to_iter(source, write_size=_BLOCK):
                 if block != zeros[: len(block)]:
-                    os.pwrite(sink, block, end)
+                    write_at(sink, block, end)
                 end += len(block)
     except zstandard.ZstdError as error:
         raise BtrfsModelError(f"{packed}: {error}") from None

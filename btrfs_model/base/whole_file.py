@@ -56,7 +56,7 @@ def whole_file(path: str | os.PathLike[str], *, special: bool = False) -> Iterat
         try:  # from here on: who is asked to end may be so at any step
             with os.fdopen(_made(partial, path, mode), "wb") as file:
                 yield file
-            partial.replace(target)
+            _take_place(partial, target, path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
@@ -87,16 +87,32 @@ def name_file(fd: int, path: str | os.PathLike[str]) -> None:
         mode, _ = _mode_of(path, special=False)
         if mode is not None:
             os.fchmod(fd, mode)
+        # what a filesystem says late, it says whenever a descriptor is closed
+        os.close(os.dup(fd))
         target = Path(os.path.realpath(path))
         # such a file gets a name that is free, so another takes it to the place
         partial = _free_name(target)
         # with a directory it is linkat(2), which follows the link
-        os.link(f"/proc/self/fd/{fd}", partial, src_dir_fd=fd, follow_symlinks=True)
         try:
-            partial.replace(target)
+            os.link(f"/proc/self/fd/{fd}", partial, src_dir_fd=fd, follow_symlinks=True)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+        try:
+            _take_place(partial, target, path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def write_at(fd: int, data: bytes | memoryview, at: int) -> None:
+    """Write all of some bytes to a place of a file: a call may take a part of them.
+
+    Raises OSError.
+    """
+    left = memoryview(data)
+    while len(left):
+        done = os.pwrite(fd, left, at)
+        left, at = left[done:], at + done
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
@@ -113,6 +129,14 @@ def _free_name(target: Path) -> Path:
     """Return a name that nothing beside a file has, of no more bytes than a name may have."""
     ours = os.fsdecode(os.fsencode(target.name)[:200])
     return target.with_name(f".{ours}.{os.urandom(8).hex()}")
+
+
+def _take_place(partial: Path, target: Path, path: str | os.PathLike[str]) -> None:
+    """Rename a file; errors name the place that was asked for."""
+    try:
+        partial.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _made(partial: Path, path: str | os.PathLike[str], mode: int | None) -> int:

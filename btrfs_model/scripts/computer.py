@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import _TemporaryFileWrapper
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.base.whole_file import write_at
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.device import Device as DiskModel
 from btrfs_model.cost.machine import Machine
@@ -104,7 +105,7 @@ class Device:
                     file.truncate(0)
                     file.truncate(self.size)
                 elif entry.size:
-                    os.pwrite(file.fileno(), log.data(entry), entry.start)
+                    write_at(file.fileno(), log.data(entry), entry.start)
 
 
 class Computer(Record):

@@ -12,7 +12,11 @@ import os
 import tempfile
 from typing import Final, NamedTuple
 
+<<<<<<< HEAD
 from btrfs_model.mount.live_inode import LiveInode
+=======
+from btrfs_model.base.whole_file import write_at
+>>>>>>> 156132b1 (Every write fails once, in every command that writes a file)
 from btrfs_model.volume.memory import Memory
 
 FLUSH: Final = 1
@@ -104,7 +108,7 @@ class DeviceLog:
                         self._add(0, low, data[low - start : high - start])
 
     def _add(self, flags: int, start: int, data: bytes | memoryview) -> None:
-        os.pwrite(self._file.fileno(), data, self._length)
+        write_at(self._file.fileno(), data, self._length)
         self.entries.append(Entry(flags, start, len(data), self._length))
         self._length += len(data)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.base.whole_file import name_file, naming, open_unnamed, whole_file
+from btrfs_model.base.whole_file import name_file, naming, open_unnamed, whole_file, write_at
 from btrfs_model.native.image import make_private
 from btrfs_model.native.lease import Lease
 
@@ -96,7 +96,7 @@ class Memory:
             for start, end in _data_ranges(file.fileno(), len(self.buffer)):
                 for at in range(start, end, _PIECE):
                     piece = os.pread(file.fileno(), min(_PIECE, end - at), at)
-                    _write(self._fd, memoryview(piece), at)
+                    write_at(self._fd, memoryview(piece), at)
 
     def copy(self) -> Memory:
         """Return the same in other memory."""
@@ -143,7 +143,7 @@ class Memory:
         """
         with whole_file(path) as file:
             for at, pages in self._pages():
-                _write(file.fileno(), pages, at)
+                write_at(file.fileno(), pages, at)
             file.truncate(len(self.buffer))
             if last is not None:
                 last(file.fileno())
@@ -213,7 +213,7 @@ class Replacement(Memory):
                     at = 0
                     for low, high in _runs(part):
                         self._clear(start + at, start + low)
-                        _write(self._fd, part[low:high], start + low)
+                        write_at(self._fd, part[low:high], start + low)
                         at = high
                     self._clear(start + at, end)
             name_file(self._fd, path)
@@ -221,7 +221,7 @@ class Replacement(Memory):
     def _clear(self, start: int, end: int) -> None:
         """Write zeros over what the file has in a range; holes stay holes."""
         for low, high in _data_ranges(self._fd, end, start):
-            _write(self._fd, memoryview(bytes(high - low)), low)
+            write_at(self._fd, memoryview(bytes(high - low)), low)
 
     def _touched(self) -> Iterator[tuple[int, int]]:
         yield from _data_ranges(self._fd, len(self.buffer))
@@ -238,8 +238,9 @@ def replacement_of(path: str | os.PathLike[str], size: int) -> Memory:
     fd = open_unnamed(path) if _sees_own_pages() else None
     if fd is None:
         return Memory.copy_of(path, size)
-    memory = Replacement(fd, size)
-    memory._read(path)
+    with naming(path):
+        memory = Replacement(fd, size)
+        memory._read(path)
     return memory
 
 
@@ -269,12 +270,6 @@ def _in_child() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_in_child)
-
-
-def _write(fd: int, pages: memoryview, at: int) -> None:
-    done = 0
-    while done < len(pages):
-        done += os.pwrite(fd, pages[done:], at + done)
 
 
 def _borders(used: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:

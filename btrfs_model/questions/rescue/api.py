@@ -170,10 +170,10 @@ def _sink(to: str | os.PathLike[str] | BinaryIO | None, stack: ExitStack) -> Sin
     if to is None:
         return Nowhere()
     if not isinstance(to, str | os.PathLike):
-        return Archive(to)
+        return Archive(to, stack)
     suffixes = Path(to).suffixes
     if suffixes and suffixes[-1] == ".tar":
-        return Archive(stack.enter_context(whole_file(to, special=True)))
+        return Archive(stack.enter_context(whole_file(to, special=True)), stack)
     if ".tar" in suffixes or (suffixes and suffixes[-1] in (".tgz", ".zip")):
         raise BtrfsModelError(f"{os.fspath(to)}: what is written is {_NEEDS}")
     return Folder(to)

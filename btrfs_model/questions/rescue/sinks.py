@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.base.whole_file import naming
+from btrfs_model.base.whole_file import naming, write_at
 from btrfs_model.questions.archive import add_file, member
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _INT64: Final = 2**63 - 1
 
 Refusal = tuple[str, str] | None
 """What could not be made where files go: ``file`` or ``attribute``, and why."""
+_NO_MORE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _SOCKET: Final = ("file", "it is a socket, which no tar archive holds")
 
 
@@ -63,12 +65,17 @@ class Nowhere:
 
 
 class Archive:
-    """A tar archive, as :func:`btrfs_model.write_tar` writes it; what is lost reads as zeros."""
+    """A tar archive, as :func:`btrfs_model.write_tar` writes it; what is lost reads as zeros.
 
-    def __init__(self, out: BinaryIO) -> None:
-        self._tar = tarfile.open(  # noqa: SIM115
-            fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8",
-            errors="surrogateescape",
+    `out`: the file; `stack` ends what was begun when something fails.
+    """
+
+    def __init__(self, out: BinaryIO, stack: ExitStack) -> None:
+        self._tar = stack.enter_context(
+            tarfile.open(  # noqa: SIM115
+                fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8",
+                errors="surrogateescape",
+            )
         )  # fmt: skip
 
     def _member(self, row: dict[str, Any]) -> tarfile.TarInfo:
@@ -143,6 +150,15 @@ class Folder:
         self._is_root = os.geteuid() == 0
         self._directories: list[dict[str, Any]] = []
 
+    @contextmanager
+    def _naming(self, row: dict[str, Any]) -> Iterator[None]:
+        """Let errors name the file by its whole path, whatever the call knew of it."""
+        try:
+            yield
+        except OSError as error:
+            where = self.path / os.fsdecode(row["path"])
+            raise OSError(error.errno, error.strerror, os.fspath(where)) from None
+
     def _open(self, path: bytes) -> int:
         """Open a directory that was made, name by name."""
         fd = os.dup(self._top)
@@ -161,7 +177,7 @@ class Folder:
             self._directories.append(row)
             return None
         folder, _, name = row["path"].rpartition(b"/")
-        with naming(self.path):
+        with self._naming(row):
             within = self._open(folder)
             try:
                 return self._make(within, name, row, content)
@@ -181,16 +197,20 @@ class Folder:
             fd = os.open(name, flags, 0o600, dir_fd=within)
             try:
                 said = self._write(fd, row, content)
-                return said or self._attributes(fd, row)
-            finally:
+                said = said or self._attributes(fd, row)
+            except BaseException:
                 os.close(fd)
+                os.unlink(name, dir_fd=within)
+                raise
+            os.close(fd)
+            return said
         if stat.S_ISLNK(mode):
             os.symlink(row["target"], name, dir_fd=within)
         else:
             try:
                 os.mknod(name, stat.S_IFMT(mode) | 0o600, _device(row["rdev"]), dir_fd=within)
             except OSError as error:
-                return "file", f"it cannot be made here: {error.strerror}"
+                return _refused(error, "it cannot be made here")
         if self._is_root:
             os.chown(name, row["uid"], row["gid"], dir_fd=within, follow_symlinks=False)
         if not stat.S_ISLNK(mode):
@@ -200,14 +220,11 @@ class Folder:
 
     def _write(self, fd: int, row: dict[str, Any], content: Content | None) -> Refusal:
         for start, data in content.parts() if content else ():
-            left, at = memoryview(data), start
-            while len(left):
-                count = os.pwrite(fd, left, at)
-                left, at = left[count:], at + count
+            write_at(fd, data, start)
         try:
             os.ftruncate(fd, min(row["size"], _INT64))
         except OSError as error:
-            return "file", f"it cannot be {row['size']} bytes long here: {error.strerror}"
+            return _refused(error, f"it cannot be {row['size']} bytes long here")
         return None
 
     def _attributes(self, fd: int, row: dict[str, Any]) -> Refusal:
@@ -225,7 +242,7 @@ class Folder:
 
     def link(self, row: dict[str, Any], first: bytes) -> Refusal:
         """Make a hard link."""
-        with naming(self.path):
+        with self._naming(row):
             folder, _, name = row["path"].rpartition(b"/")
             before, _, old = first.rpartition(b"/")
             here = self._open(folder)
@@ -236,21 +253,31 @@ class Folder:
                 finally:
                     os.close(there)
             except OSError as error:
-                return "file", f"it cannot be made here: {error.strerror}"
+                return _refused(error, "it cannot be made here")
             finally:
                 os.close(here)
         return None
 
     def end(self) -> None:
         """Give directories their attributes, which the files in them would change."""
-        with naming(self.path):
-            for row in reversed(self._directories):
+        for row in reversed(self._directories):
+            with self._naming(row):
                 fd = self._open(row["path"])
                 try:
                     self._attributes(fd, row)
                 finally:
                     os.close(fd)
-            os.close(self._top)
+        os.close(self._top)
+
+
+def _refused(error: OSError, what: str) -> Refusal:
+    """Say what the place does not take; when nothing more goes there, nothing does.
+
+    Raises OSError: then.
+    """
+    if error.errno in _NO_MORE:
+        raise error
+    return "file", f"{what}: {error.strerror}"
 
 
 def _device(rdev: int) -> int:
