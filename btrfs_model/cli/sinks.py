@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -81,9 +81,12 @@ def in_parts(out: Path, most: int) -> Iterator[BinaryIO]:
     manifest = out.with_name(f"{out.name}.json")
     manifest.unlink(missing_ok=True)
     try:
-        yield cast(BinaryIO, parts)
-    finally:
-        parts.close()
+        with closing(parts):
+            yield cast(BinaryIO, parts)
+    except Exception as error:
+        if parts.written:
+            error.add_note(f"{out}: incomplete, so there is no {manifest.name}")
+        raise
     size = sum(part["bytes"] for part in parts.written)
     stream = {"bytes": size, "sha256": parts.whole.hexdigest()}
     write_json(manifest, {"stream": stream, "parts": parts.written})
@@ -105,6 +108,9 @@ class _Parts:
         """Name of the next file."""
         return self._out.with_name(f"{self._out.name}.{len(self.written):03d}")
 
+    def _last(self) -> Path:
+        return self._out.with_name(self.written[-1]["file"])
+
     def write(self, data: bytes) -> int:
         left = memoryview(data)
         while len(left):
@@ -113,7 +119,7 @@ class _Parts:
                 self._file, self._digest = path.open("wb"), hashlib.sha256()
                 self.written.append({"file": path.name, "bytes": 0})
             part = left[: self._most - self.written[-1]["bytes"]]
-            with naming(self._out):
+            with naming(self._last()):
                 self._file.write(part)
             self._digest.update(part)
             self.whole.update(part)
@@ -125,10 +131,12 @@ class _Parts:
 
     def flush(self) -> None:
         if self._file is not None:
-            self._file.flush()
+            with naming(self._last()):
+                self._file.flush()
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with naming(self._last()):
+                file.close()
             self.written[-1]["sha256"] = self._digest.hexdigest()

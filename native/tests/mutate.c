@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * mutate IMAGE CASES SEED: run fuzz_image.c on CASES random inputs that follow from SEED alone.
+ * mutate IMAGE CASES SEED: run fuzz/image.c on CASES random inputs that follow from SEED alone.
  * A case that takes longer than a minute is a hang and ends the process.
  */
 #define _POSIX_C_SOURCE 200809L

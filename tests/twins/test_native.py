@@ -4,6 +4,7 @@
 import fcntl
 import functools
 import os
+import shutil
 import subprocess
 
 import corpus
@@ -122,3 +123,17 @@ def test_damaged_images(name: str, cases: int) -> None:
     )
     assert done.returncode == 0, done.stdout[-4000:]
     assert f"{cases} cases, no crash and no hang" in done.stdout
+
+
+@pytest.mark.skipif(not corpus.LONG, reason="it takes minutes: make test-long")
+@pytest.mark.skipif(shutil.which("clang") is None, reason="there is no clang")
+@pytest.mark.claim(
+    "No bytes of a stream, of lzo, of items, of chunks or of damaged trees that change crash a C "
+    "kernel or make it hang.",
+    judge="unit",
+)
+@pytest.mark.parametrize("target", ["stream", "compress", "chunks", "text", "writer", "image"])
+def test_bytes_of_any_kind(target: str) -> None:
+    """Steered by coverage: libFuzzer."""
+    image = corpus.image(DAMAGED[0][0])
+    assert "Done" in make("fuzz", f"TARGET={target}", "SECONDS=60", f"IMAGE={image}")

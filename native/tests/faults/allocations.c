@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-#include "faults.h"
+#include "faults/faults.h"
 #include "backref/backref.h"
 #include "image/pool.h"
 

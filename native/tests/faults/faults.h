@@ -44,6 +44,14 @@ struct scenario {
 extern const struct scenario reading[], writing[], others[];
 extern const size_t reading_count, writing_count, others_count;
 
+/*
+ * A filesystem that is not mounted, its bytes, which may be damaged, and the addresses of its tree
+ * blocks in them; mount it, try transaction `which` on it, and unmount it.
+ */
+void *writing_open(uint8_t **bytes, size_t *size, uint64_t *blocks, size_t *count);
+void writing_try(void *stage, size_t which);
+void writing_close(void *stage);
+
 /* What all that read an image share; the process ends with a message when it cannot be read. */
 void reading_load(const char *path);
 void reading_unload(void);

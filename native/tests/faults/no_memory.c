@@ -7,7 +7,7 @@
  * same run afterwards gives the right answer, and nothing is left allocated in the end. The
  * sanitizers see to the rest.
  */
-#include "faults.h"
+#include "faults/faults.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,25 +15,6 @@
 
 static int64_t points, told, without, most;
 static int wrong;
-
-void broken(const char *what)
-{
-	fprintf(stderr, "no_memory: %s\n", what);
-	exit(2);
-}
-
-void add_bytes(struct answer *answer, const void *bytes, size_t size)
-{
-	const uint8_t *byte = bytes;
-
-	for (size_t i = 0; i < size; i++)
-		answer->sum = (answer->sum ^ byte[i]) * 0x100000001b3ull;
-}
-
-void add_number(struct answer *answer, uint64_t number)
-{
-	add_bytes(answer, &number, sizeof(number));
-}
 
 static void complain(const struct scenario *scenario, int64_t n, int all, const char *what,
 		     const struct bm_fault *fault)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* No memory for what needs no image. */
-#include "faults.h"
+#include "faults/faults.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * fails the writer goes, what was committed is untouched, and the same transaction comes through when
  * the filesystem is opened again: in a kernel it would be aborted.
  */
-#include "faults.h"
+#include "faults/faults.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -532,6 +532,51 @@ static int64_t run_mount(void *stage, struct answer *answer, struct bm_fault *fa
 	unmount(stage);
 	return BM_OK;
 }
+
+/* -------------------------------------------------------------------------- for damaged bytes -- */
+
+static int (*const changes[])(struct stage *, struct bm_fault *) = {
+    change_items, change_space, change_with_quotas, change_snapshots, change_files, change_in_bulk,
+};
+
+void *writing_open(uint8_t **bytes, size_t *size, uint64_t *blocks, size_t *count)
+{
+	struct stage *stage = open_bytes();
+	struct bm_fault fault = {0};
+	const size_t room = *count;
+	struct bm_root root;
+	int64_t items;
+
+	must(mount(stage, &fault));
+	must(bm_writer_root(stage->writer, EXTENT_TREE, &root, &fault));
+	items = bm_scan(&root, &lowest, &highest, &columns, MAX_ITEMS, &fault);
+	*count = 0;
+	for (int64_t i = 0; i < items && *count < room; i++)
+		if (table.type[i] == BTRFS_METADATA_ITEM_KEY)
+			blocks[(*count)++] = table.objectid[i] - METADATA;
+	unmount(stage);
+	*bytes = stage->memory;
+	*size = METADATA_LENGTH + DATA_LENGTH;
+	return stage;
+}
+
+void writing_try(void *context, size_t which)
+{
+	struct stage *stage = context;
+	struct answer answer = {0};
+	struct bm_fault fault = {0};
+
+	if (mount(stage, &fault) >= 0)
+		run(stage, changes[which % (sizeof(changes) / sizeof(*changes))], &answer, &fault);
+	unmount(stage);
+}
+
+void writing_close(void *stage)
+{
+	close_stage(stage);
+}
+
+/* --------------------------------------------------------------------------------- scenarios -- */
 
 #define TRANSACTION(name)                                                                          \
 	static int64_t run_##name(void *stage, struct answer *answer, struct bm_fault *fault)      \
