@@ -114,7 +114,7 @@ def points(
     (place / "cases.json").write_text(json.dumps(cases))
     driver = corpus.PROJECT / "tests" / "support" / "write_faults.py"
     done = subprocess.run(
-        [sys.executable, driver, library, place / "work", str(POINTS), place / "cases.json"],
+        [sys.executable, driver, library, place / "written", str(POINTS), place / "cases.json"],
         env=os.environ | {"LD_PRELOAD": str(library), "SOURCE_DATE_EPOCH": "1700000000"},
         text=True,
         capture_output=True,
@@ -147,8 +147,8 @@ def test_a_call_that_fails_is_told_and_changes_nothing(points: list[Point]) -> N
         assert point["status"] == FAILED, point
         assert point["said"].count("\n") == 1, point
         assert point["said"].startswith("btrfs-model: "), point
-        assert "/work/" in point["said"], point
-        assert "/work/." not in point["said"], point
+        assert "/written/" in point["said"], point
+        assert "/written/." not in point["said"], point
         assert not point["beside"], point
         assert not point["gone"], point
         assert not set(point["mixed"]) - TIMED or is_told_incomplete(point), point
