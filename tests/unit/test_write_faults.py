@@ -175,3 +175,11 @@ def is_told_late(point: Point) -> bool:
 def is_told_incomplete(point: Point) -> bool:
     """A stream is written as `btrfs send` does: what was sent stays sent, and is told."""
     return point["case"].startswith("send") and "incomplete" in point["said"]
+
+
+def test_figures_of_the_page() -> None:
+    """They are those that the tools wrote."""
+    page = (corpus.PROJECT / "docs" / "testing.md").read_text()
+    lines = (corpus.PROJECT / "docs" / "testing.csv").read_text().splitlines()[1:]
+    for _, _, unit, number in (line.split(",") for line in lines):
+        assert f"| {int(number):,} {unit} |" in page
