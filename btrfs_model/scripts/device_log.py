@@ -12,11 +12,8 @@ import os
 import tempfile
 from typing import Final, NamedTuple
 
-<<<<<<< HEAD
-from btrfs_model.mount.live_inode import LiveInode
-=======
 from btrfs_model.base.whole_file import write_at
->>>>>>> 156132b1 (Every write fails once, in every command that writes a file)
+from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.volume.memory import Memory
 
 FLUSH: Final = 1

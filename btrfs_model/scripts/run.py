@@ -207,9 +207,7 @@ def script(
         return _run(chosen, _Tee(_Rest(common, told), written), written, collects=False)
 
 
-def watched_script(
-    text: str, behaviour: Behaviour, size: int, watcher: Watcher
-) -> ScriptResult:
+def watched_script(text: str, behaviour: Behaviour, size: int, watcher: Watcher) -> ScriptResult:
     """Run a script whose mounts and calls are watched; each file is made by a call of its own.
 
     `watcher`: is told of them. Otherwise see :func:`script`.
