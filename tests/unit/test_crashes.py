@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from crash_promises import BROKEN
 
 import btrfs_model as bm
+from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.cli import cli, common
 from btrfs_model.experiments.crashes.enumerate import Small, ranges, sequences_of
 from btrfs_model.experiments.crashes.promises import RULES, History
@@ -277,3 +278,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cli, ["crashes", str(path)])
     assert (result.exit_code, str(result.exception)) == (
         1, "the script mounts nothing: there is nothing that a crash could leave")  # fmt: skip
+
+
+def test_what_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("btrfs_model.experiments.crashes.record._MOST", 10)
+    with pytest.raises(UnsupportedError, match="after 4 calls there are 4 inodes, too many"):
+        bm.crashes(MOVED)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from btrfs_model.experiments.crashes.record import (
     record_script,
 )
 from btrfs_model.experiments.crashes.seen import Ref, State, seen
-from btrfs_model.experiments.crashes.states import AT, DiskState, disk_states
+from btrfs_model.experiments.crashes.states import AT, DiskState, Moment, disk_states
 from btrfs_model.experiments.scenario.load import Scenario, load_scenario
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.structs import SUPER_BLOCK
@@ -237,10 +238,9 @@ class Judge:
     def __init__(self, recording: Recording, kernel: Behaviour) -> None:
         self.recording, self.kernel = recording, kernel
         self._commits = _commits(recording)
+        """By the generation of a commit: the call that made it."""
 
-    def broken(
-        self, state: DiskState, outcome: Outcome
-    ) -> Iterator[tuple[tuple[int, int], Broken]]:
+    def broken(self, state: DiskState, outcome: Outcome) -> Iterator[tuple[Moment, Broken]]:
         """Yield what is broken for a crash at each moment that leaves the state."""
         if outcome.state is None:
             yield state.moments[0], Broken("mount", outcome.said)
@@ -258,12 +258,11 @@ class Judge:
                     known.add(one)
                     yield moment, one
 
-    def history(self, state: DiskState, moment: tuple[int, int]) -> History:
+    def history(self, state: DiskState, moment: Moment) -> History:
         """Return what processes saw until a crash."""
         step, returned = moment
-        before = [one for one in self._commits if one <= state.step]
         # what the call of the commit does may be in it or not
-        base = max(before[-1] - 1, 0) if before else 0
+        base = max(self._commits[_generation(state.memory)] - 1, 0)
         states = self.recording.states
         fsynced: dict[Ref, int] = {}
         written: dict[Ref, int] = {}
@@ -298,22 +297,18 @@ def _contents(states: Sequence[State], ref: Ref, first: int, last: int) -> list[
     return [*found, (b"", 0)] if ref not in states[first] else found
 
 
-def _commits(recording: Recording) -> list[int]:
-    """Return the calls in which a transaction was committed."""
-    log, found = recording.log, []
-    last = _generation(log.first.buffer[_SUPER : _SUPER + SUPER_SIZE])
+def _commits(recording: Recording) -> dict[int, int]:
+    """Return the call in which each transaction was committed; that of the mount is the first."""
+    log, found = recording.log, {_generation(recording.log.first): 0}
     for number, entry in enumerate(log.entries):
         if entry.flags & FUA:
-            generation = _generation(log.data(entry)[:SUPER_SIZE])
-            if generation != last:
-                found.append(next((call for call, end in enumerate(log.ends) if end > number),
-                                  len(log.ends)))  # fmt: skip
-            last = generation
+            superblock = SUPER_BLOCK.unpack(log.data(entry)[:SUPER_SIZE])
+            found.setdefault(superblock.generation, bisect_right(log.ends, number))
     return found
 
 
-def _generation(superblock: bytes) -> int:
-    return SUPER_BLOCK.unpack(superblock).generation
+def _generation(memory: Memory) -> int:
+    return SUPER_BLOCK.unpack(memory.buffer[_SUPER : _SUPER + SUPER_SIZE]).generation
 
 
 class _Found:

@@ -9,13 +9,13 @@ memory decides what an fsync logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.errors import BtrfsModelError, UnsupportedError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.crashes.seen import Ref, State, seen
 from btrfs_model.experiments.scenario.load import Scenario
@@ -27,6 +27,8 @@ from btrfs_model.scripts.device_log import DeviceLog
 from btrfs_model.volume.memory import Memory
 
 _BEFORE: Final = ("mkfs", "mount")
+_MOST: Final = 2_000_000
+"""Calls times inodes: so many are looked at in minutes."""
 
 
 class Synced:
@@ -119,7 +121,7 @@ def record_scenario(
         log.end(run.fs.memory)
     if states is None:
         with _Run(scenario, behaviour, size, first, strict) as run:
-            return Recording(log.name, log, list(run.seen()))
+            return Recording(log.name, log, run.seen())
     return Recording(log.name, log, states())
 
 
@@ -130,6 +132,18 @@ def state_after(scenario: Scenario, behaviour: Behaviour, first: Memory) -> Stat
             run.take(step)
         run.fs.sync()
         return seen(run.fs)
+
+
+def _add(states: list[State], fs: WritableFilesystem) -> None:
+    """Add what is seen now.
+
+    Raises UnsupportedError: when that is too much to be looked at after each call.
+    """
+    fs.sync()
+    states.append(seen(fs))
+    if len(states) * len(states[-1]) > _MOST:
+        raise UnsupportedError(f"after {len(states):,} calls there are {len(states[-1]):,} inodes, "
+                               "too many to be looked at after each call")  # fmt: skip
 
 
 class _Run:
@@ -168,14 +182,14 @@ class _Run:
         with suppress(OSError):
             self._runner.carry_out(step)
 
-    def seen(self) -> Iterator[State]:
-        """Yield what is seen at first and after each call."""
-        self.fs.sync()
-        yield seen(self.fs)
+    def seen(self) -> list[State]:
+        """Return what is seen at first and after each call."""
+        states: list[State] = []
+        _add(states, self.fs)
         for step in self.rest:
             self.take(step)
-            self.fs.sync()
-            yield seen(self.fs)
+            _add(states, self.fs)
+        return states
 
 
 class Watching:
@@ -196,8 +210,7 @@ class Watching:
             return
         recording = Recording(name, Recorder(name, fs.memory.copy()))
         if self._looks:
-            fs.sync()
-            recording.states.append(seen(fs))
+            _add(recording.states, fs)
         else:
             fs.watcher = recording.log
         self.recordings.append(recording)
@@ -228,8 +241,7 @@ class Watching:
             if only is not None and fs is not only:
                 continue
             if self._looks:
-                fs.sync()
-                recording.states.append(seen(fs))
+                _add(recording.states, fs)
             else:
                 recording.log.called(what)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Final
 
@@ -35,27 +35,26 @@ AT: Final = ("every-write", "flush", "fsync")
 """Where it may crash."""
 
 
+Moment = tuple[int, bool]
+"""Of a crash: the last call that was begun, and whether it returned."""
+
+
 @dataclass
 class DiskState:
     """What a crash may leave.
 
     `memory`: the device; it is changed when the next one is asked for.
     `step`: the call that wrote it.
-    `last`: the last call after which the device was still so; where less than `step`, the crash
-    came before the call returned.
-    `synced`: how many calls had made something last until then, for a crash at that moment.
-    `states`: moments of a crash, or sets of writes that came through, in which it is the same.
     `what`: how it came to be.
+    `moments`: when a crash leaves it: the last call that was begun, and whether it returned.
+    `states`: places between writes at which a crash leaves the same.
     """
 
     memory: Memory
     step: int
-    last: int
     what: str
+    moments: list[Moment]
     states: int = 1
-    generation: int = 0
-    has_log: bool = False
-    moments: list[tuple[int, int]] = field(default_factory=list)
 
 
 def disk_states(
@@ -110,19 +109,15 @@ def _state(recording: Recording, disk: Memory, begin: int, end: int, what: str) 
     log = recording.log
     # the call in which an entry was written: the first that ended behind it
     step = bisect_right(log.ends, begin) if begin >= 0 else 0
-    state = DiskState(disk, step, step, what)
-    state.moments = _moments(recording, begin, end)
-    state.last = max((moment[0] for moment in state.moments), default=step)
-    return state
+    return DiskState(disk, step, what, _moments(recording, begin, end))
 
 
-def _moments(recording: Recording, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return when the crash may come: calls that were begun, and how many of them returned."""
+def _moments(recording: Recording, begin: int, end: int) -> list[Moment]:
     ends = recording.log.ends
     step = bisect_right(ends, begin) if begin >= 0 else 0
-    found = [(step, 0)] if begin >= 0 and step < len(ends) else []
+    found = [(step, False)] if begin >= 0 and step < len(ends) else []
     while step < len(ends) and ends[step] <= end:
-        found.append((step, 1))
+        found.append((step, True))
         step += 1
     return found
 
