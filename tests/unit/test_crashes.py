@@ -222,6 +222,35 @@ def test_findings(kernel: str) -> None:
         assert ((number, rule) in broken) == (kernel in kernels), rule
 
 
+TAKEN_AWAY: dict[str, tuple[Steps, str]] = {
+    "log-sub-trans": (
+        [["rename", "A/bar", "B/new"], ["fsync", "B"], ["chmod", "A/foo", 0o600],
+         ["fsync", "B/new"]], "fsync-old-names"),
+    "log-new-name-refs": (
+        [["symlink", "foo", "A/new"], ["fsync", "A"], ["rename", "A/new", "A/foo"],
+         ["fsync", "A"]], "fsync-entries"),
+    "log-new-name-unsynced": (
+        [["mkdir", "A/new"], ["chmod", "A/foo", 0o600], ["fsync", "A/foo"],
+         ["link", "A/foo", "A/new/new"], ["fsync", "A"]], "fsync-entries"),
+    "log-old-conflicts": ([["exchange", "A", "B"], ["fsync", "A"]], "inode"),
+}  # fmt: skip
+
+
+@pytest.mark.claim(
+    "Four fixes of the log, of 5.13 to 6.19, are found again: with the toggle taken away a "
+    "sequence breaks a promise that it keeps with it."
+)
+@pytest.mark.parametrize("name", TAKEN_AWAY)
+def test_fixes_are_found_again(name: str) -> None:
+    steps, rule = TAKEN_AWAY[name]
+    broken = [
+        {one.rule for one in Small(bm.Behaviour.parse(kernel)).judge([(0, steps)]).broken}
+        for kernel in ("v7.2.7", f"v7.2.7 - {name}")
+    ]
+    assert rule not in broken[0]
+    assert rule in broken[1]
+
+
 def test_a_table_of_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are remembered; commits that made a difference are found."""
     monkeypatch.setattr("btrfs_model.experiments.crashes.enumerate.PART", 2)
