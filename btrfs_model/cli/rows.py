@@ -55,13 +55,14 @@ def show(
             for heading, column, is_number in zip(headings, columns, numbers, strict=True)
         ]  # fmt: skip
     for block in _blocks(least, console.width):
+        widths = _widths([least[at] for at in block], [whole[at] for at in block], console.width)
         shown = Table(
             box=None, pad_edge=False, header_style="bold", title=title, title_justify="left"
         )
-        for at in block:
+        for at, width in zip(block, widths, strict=True):
             shown.add_column(
                 headings[at], justify="right" if numbers[at] else "left", overflow="fold",
-                no_wrap=numbers[at] or at == 0, min_width=least[at] if is_narrow else None,
+                no_wrap=numbers[at] or at == 0, width=width if is_narrow else None,
             )  # fmt: skip
         for row in rows:
             shown.add_row(*(Text(row[at]) for at in block))
@@ -72,6 +73,20 @@ def show(
 def _least(text: str) -> int:
     """Return how wide a text is at least: its longest word, and what is short as a whole."""
     return max(min(len(text), _NAME), *map(len, text.split()), 0)
+
+
+def _widths(least: Sequence[int], whole: Sequence[int], room: int) -> list[int]:
+    """Return how wide columns are: what is left goes to those that need the least to be whole.
+
+    Rich alone would make one narrower than a word of it, so that another one is whole.
+    """
+    found = list(least)
+    left = room - sum(least) - _GAP * len(least)
+    for at in sorted(range(len(least)), key=lambda at: whole[at] - least[at]):
+        more = max(0, min(whole[at] - least[at], left))
+        found[at] += more
+        left -= more
+    return found
 
 
 def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:

@@ -5,7 +5,7 @@ import re
 import string
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from btrfs_model.cli.rows import show
@@ -21,6 +21,12 @@ CELLS = st.one_of(
 @given(st.integers(1, 9).flatmap(
     lambda wide: st.lists(st.lists(CELLS, min_size=wide, max_size=wide), min_size=1, max_size=4)
 ))  # fmt: skip
+@example([
+    ["0", "0", "0", "0", "A AAA AAAAA AAAAA AAAAAAA", "AAA AAAA AAAAAAAAA", "0", "0", "0"],
+    ["0", "A AAAAAAAAAA AAAAAAAAAAA", "0", "1000", "0", "0", "0", "0", "0"],
+    ["A A A AAAAA AAAAAAAAAAAA", "0", "A A A AAA AAA AAAAA", "0", "0", "0",
+     "A AAAAA AAAAAAAAAAAAAAAAA A", "0", "0"],
+])  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_nothing_is_broken_in_two(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: list[list[str]]

@@ -160,7 +160,7 @@ def crashes(
     UnknownBehaviourError
         For a kernel or toggle that there is not.
     ScenarioError, ShellSyntaxError, UnknownError
-        As of :func:`run_scenario` and :func:`script`.
+        As of a scenario that is run, and of :func:`btrfs_model.script`.
     BtrfsModelError
         For a script that mounts nothing, or does something else in its second run.
     """

@@ -12,7 +12,7 @@
 
 /* ------------------------------------------------------------------------------ allocations -- */
 
-/* The linker sends malloc(), calloc(), realloc(), aligned_alloc(), mmap() and free() here. */
+/* The linker sends what allocates, maps and frees here. */
 enum { FAIL_NONE = -1 };
 /* From now on the n-th allocation fails (0: the next), or all from it on. */
 void allocations_fail(int64_t n, int all);
