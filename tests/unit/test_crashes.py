@@ -98,6 +98,8 @@ def test_a_script() -> None:
         ["v6.1", 7, "in", "one-name"], ["v7.2", 7, "in", "one-name"],
     ]  # fmt: skip
     assert found.table["call"].tolist() == [0, 5, 7] * 3
+    itself = MOVED.replace("fsync /mnt/new", "fsync /mnt/new/1")
+    assert bm.crashes(itself, behaviours=["v5.10", "v5.15", "v6.1", "v7.2"]).broken.empty
     assert found.states == found.table[found.table["kernel"] == "v7.2"]["states"].sum()
 
 
