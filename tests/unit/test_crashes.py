@@ -315,3 +315,14 @@ def test_what_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("btrfs_model.experiments.crashes.record._MOST", 10)
     with pytest.raises(UnsupportedError, match="after 4 calls there are 4 inodes, too many"):
         bm.crashes(MOVED)
+
+
+def test_what_the_model_does_not_handle_is_no_broken_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: object) -> State:
+        raise UnsupportedError("a file is too large to be compared")
+
+    monkeypatch.setattr("btrfs_model.experiments.crashes.api.seen", refuse)
+    with pytest.raises(UnsupportedError, match="too large"):
+        bm.crashes(MOVED)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.errors import BtrfsModelError, UnsupportedError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.crashes.promises import Broken, Content, History
 from btrfs_model.experiments.crashes.record import (
@@ -218,13 +218,18 @@ class Outcome(NamedTuple):
 
 
 def mount_after(memory: Memory, kernel: Behaviour) -> Outcome:
-    """Mount what a crash left, in a copy of it."""
+    """Mount what a crash left, in a copy of it.
+
+    Raises UnsupportedError: for what the model does not handle.
+    """
     try:
         # a mount looks at the first superblock alone (btrfs_read_disk_super())
         parse_superblock(bytes(memory.buffer[_SUPER : _SUPER + SUPER_SIZE]), _SUPER, _DEVICE)
         with WritableFilesystem(memory.copy(), behaviour=kernel, replay_behaviour=kernel) as fs:
             fs.sync()
             return Outcome(seen(fs), "mounted", check(fs, verify_data=True))
+    except UnsupportedError:
+        raise  # what the model does not handle is no broken promise
     except (BtrfsModelError, OSError) as error:
         return Outcome(None, str(error).removeprefix(f"{_DEVICE}: "), [])
 
