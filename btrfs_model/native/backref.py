@@ -168,15 +168,15 @@ class Fiemap:
             raise_fault(forest.lease.path, fault)
         self._maps = ffi.gc(maps, lib.bm_extent_maps_destroy)
         self._delalloc = ffi.new("struct bm_byte_range[]", list(delalloc))
-        self._file = {**file, "forest": forest.raw, "maps": self._maps,
-                      "delalloc": self._delalloc, "delalloc_count": len(delalloc)}  # fmt: skip
+        file = {**file, "forest": forest.raw, "maps": self._maps,
+                "delalloc": self._delalloc, "delalloc_count": len(delalloc)}  # fmt: skip
+        self._args = ffi.new("struct bm_fiemap_args *", file)
 
     def run(self, start: int, length: int, extents_per_call: int) -> npt.NDArray[Any]:
         """Return the extents of a range of bytes, rows of :data:`ROW`."""
-        asked = {"start": start, "length": length, "extents_per_call": extents_per_call}
-        args = ffi.new("struct bm_fiemap_args *", {**self._file, **asked})
-        result = ffi.new("struct bm_fiemap_result *")
+        args, result = self._args, ffi.new("struct bm_fiemap_result *")
         with self._forest.lease:
+            args.start, args.length, args.extents_per_call = start, length, extents_per_call
             try:
                 self._forest.lease.run(lib.bm_fiemap, args, result)
                 if not result.count:
