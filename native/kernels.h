@@ -21,9 +21,9 @@
 
 #include "ondisk.h"
 
-#include "fault.h"
+#include "base/fault.h"
 #include "toggles.h"
-#include "work.h"
+#include "base/work.h"
 
 #include "image/api.h"
 #include "tree/api.h"

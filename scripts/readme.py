@@ -22,8 +22,8 @@ from btrfs_model.cli.flags import FIRST_SAMPLE
 from btrfs_model.experiments.replay import Replay, run
 from btrfs_model.experiments.replays import default_jobs, run_all
 from btrfs_model.experiments.report import charts_of, drawn
+from btrfs_model.experiments.report.verdicts import HEADINGS, Row, commit_row, pair_rows
 from btrfs_model.experiments.times import speedup_table
-from btrfs_model.experiments.verdicts import HEADINGS, Row, commit_row, pair_rows
 from btrfs_model.experiments.workloads import NAMES
 from btrfs_model.experiments.workloads.knobs import Knobs
 

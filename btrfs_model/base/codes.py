@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a fault is, by number.
 
-:class:`Code` is ``enum bm_code`` of ``native/fault.h``, held to it by a test.
+:class:`Code` is ``enum bm_code`` of ``native/base/fault.h``, held to it by a test.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """The work that was done, counted in the kernel's units under the kernel's names.
 
 C kernels and Python count the same; the names are those of ``enum bm_counter`` of
-``native/work.h``. ``with counting() as work:`` collects what is done inside.
+``native/base/work.h``. ``with counting() as work:`` collects what is done inside.
 
 Which counters work is counted in belongs to the context (:mod:`contextvars`) that does it, so that
 asyncio tasks and threads do not count for each other. A ``threading.Thread`` starts in a context

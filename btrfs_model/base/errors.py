@@ -114,7 +114,7 @@ class Fault:
     Attributes
     ----------
     code : int
-        One of ``enum bm_code`` in ``native/fault.h`` (negative).
+        One of ``enum bm_code`` in ``native/base/fault.h`` (negative).
     tree, block, slot : int
         Objectid of the tree, logical address of the tree block, slot in it.
     offset : int

@@ -213,7 +213,7 @@ def images_before(name: str, metavar: str) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         @wraps(command)
         def split(*args: Any, image: Images, **kwargs: Any) -> Any:
-            from btrfs_model.volume.devices import is_device
+            from btrfs_model.volume.device.devices import is_device
 
             paths = image.paths
             end = 1

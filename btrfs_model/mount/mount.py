@@ -36,10 +36,10 @@ from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE
 from btrfs_model.ondisk.superblock_write import write_superblocks
+from btrfs_model.volume.device.memory import Memory
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.memory import Memory
 from btrfs_model.volume.quotas import Quotas
 from btrfs_model.volume.roots import Root
 

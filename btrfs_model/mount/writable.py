@@ -51,9 +51,9 @@ from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.mount.space.resize import resize
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
+from btrfs_model.volume.device.memory import Memory, replacement_of
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.memory import Memory, replacement_of
 from btrfs_model.volume.quotas import StatusFlag
 
 if TYPE_CHECKING:

@@ -345,7 +345,7 @@ def write_files(
     in_class : bool
         Only where extents of the size class go.
     file : int
-        What data are written to, see :class:`~btrfs_model.volume.memory.Memory`.
+        What data are written to, see :class:`~btrfs_model.volume.device.memory.Memory`.
 
     Returns
     -------

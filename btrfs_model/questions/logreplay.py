@@ -17,8 +17,8 @@ from btrfs_model.mount.roots.load import check_one_device
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import KERNEL
+from btrfs_model.volume.device.memory import Memory
 from btrfs_model.volume.filesystem import Filesystem, opening
-from btrfs_model.volume.memory import Memory
 
 
 @checked

@@ -31,7 +31,7 @@ from btrfs_model.scripts.steps import Reading, Record, Watcher
 from btrfs_model.shell.jobs import Jobs
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Builtin, Shell

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from btrfs_model.base.whole_file import write_at
 from btrfs_model.mount.live_inode import LiveInode
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 FLUSH: Final = 1
 FUA: Final = 2

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from btrfs_model.cost.answer import Cold
     from btrfs_model.cost.device import Device
     from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.volume.memory import Memory
+    from btrfs_model.volume.device.memory import Memory
 
 START: Final = MOUNT_START / 1e9
 """Seconds since 1970 at which a script begins: the clock stands still but for what is predicted."""

@@ -41,7 +41,7 @@ from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.volume import tables
 from btrfs_model.volume.checksums import DataChecksums
-from btrfs_model.volume.devices import Paths
+from btrfs_model.volume.device.devices import Paths
 from btrfs_model.volume.file import FileObject
 from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image

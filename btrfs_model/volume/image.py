@@ -31,7 +31,7 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import DEV_ITEM
 from btrfs_model.ondisk.superblock import read_superblocks
 from btrfs_model.volume import blocks
-from btrfs_model.volume.devices import (
+from btrfs_model.volume.device.devices import (
     Member,
     Opened,
     Paths,
@@ -277,7 +277,7 @@ class Image:
         self.chunks = sorted(chunks, key=_logical)
         self.mapped = self.chunks
         if self.superblock.has_incompat("RAID_STRIPE_TREE"):
-            from btrfs_model.volume.stripe_tree import in_stripe_tree
+            from btrfs_model.volume.device.stripe_tree import in_stripe_tree
 
             mapped = [chunk for chunk in self.chunks if not in_stripe_tree(chunk.type)]
             self.mapped = sorted([*mapped, *strides], key=_logical)
@@ -320,7 +320,7 @@ class Image:
             self._read_stripe_tree()
 
     def _read_stripe_tree(self) -> None:
-        from btrfs_model.volume.stripe_tree import read_strides
+        from btrfs_model.volume.device.stripe_tree import read_strides
         from btrfs_model.volume.tree import Tree
 
         key = (ObjectId.RAID_STRIPE_TREE, ItemType.ROOT_ITEM, 0)

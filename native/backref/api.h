@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fault.h"
+#include "base/fault.h"
 #include "ondisk.h"
 #include "toggles.h"
 #include "tree/api.h"

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fault.h"
+#include "base/fault.h"
 #include "stream/api.h"
 #include "tree/api.h"
 #include "writer/btree/api.h"

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "fault.h"
+#include "base/fault.h"
 
 /*
  * Compress as lzo1x_1_compress() does. Returns the bytes written. `out` has room for what

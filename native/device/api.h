@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fault.h"
+#include "base/fault.h"
 
 struct bm_disk_zone {
 	uint64_t first_sector; /* logical */

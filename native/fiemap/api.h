@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "backref/api.h"
-#include "fault.h"
+#include "base/fault.h"
 #include "toggles.h"
 
 /* struct fiemap_extent, and which of the calls gave it. */

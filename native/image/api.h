@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fault.h"
-#include "work.h"
+#include "base/fault.h"
+#include "base/work.h"
 
 /* Hashes of `count` names that follow each other, as they stand in the keys of DIR_ITEMs. */
 void bm_name_hashes(const uint8_t *names, const uint32_t *sizes, size_t count, uint64_t *hashes);

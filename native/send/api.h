@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "backref/api.h"
-#include "fault.h"
+#include "base/fault.h"
 #include "toggles.h"
 #include "tree/api.h"
 

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "fault.h"
+#include "base/fault.h"
 
 /*
  * The format of send streams stands in btrfs_model/ondisk/stream.py; these tables say the same

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "fault.h"
+#include "base/fault.h"
 #include "ondisk.h"
 
 /* How a field is written, or which step comes next. */

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fault.h"
+#include "base/fault.h"
 #include "image/api.h"
 #include "toggles.h"
 #include "tree/api.h"

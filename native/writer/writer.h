@@ -30,7 +30,7 @@
 #ifndef BTRFS_MODEL_WRITER_H
 #define BTRFS_MODEL_WRITER_H
 
-#include "asserts.h"
+#include "base/asserts.h"
 #include "image/internal.h"
 
 #include <string.h>

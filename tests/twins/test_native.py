@@ -62,7 +62,7 @@ def make(*words: str) -> str:
 @pytest.mark.parametrize("target", ["test", "sanitize"])
 def test_kernels_alone(target: str) -> None:
     output = make(target)
-    for name in NATIVE.glob("tests/test_*.c"):
+    for name in NATIVE.glob("tests/unit/test_*.c"):
         what = name.stem.removeprefix("test_")
         assert any(
             line.startswith(f"{what}:") and line.endswith(" 0 failed")

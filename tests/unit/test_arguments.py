@@ -11,7 +11,7 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.base.counters import Work
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 FS = object()
 NOTHING = bm.SendResult(None, 0, {}, Work())

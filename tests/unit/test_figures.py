@@ -16,8 +16,15 @@ from btrfs_model.experiments import commits
 from btrfs_model.experiments.numbers import times
 from btrfs_model.experiments.replay import Replay, run
 from btrfs_model.experiments.report.page import page
+from btrfs_model.experiments.report.verdicts import (
+    BOTH,
+    CONTRARY,
+    LARGER,
+    SMALLER,
+    commit_row,
+    pair_rows,
+)
 from btrfs_model.experiments.times import speedup_table
-from btrfs_model.experiments.verdicts import BOTH, CONTRARY, LARGER, SMALLER, commit_row, pair_rows
 from btrfs_model.experiments.workloads import NAMES
 from btrfs_model.experiments.workloads.timed import SECONDS
 

@@ -19,7 +19,7 @@ from corpus import content
 import btrfs_model as bm
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.volume.memory import Memory, Replacement
+from btrfs_model.volume.device.memory import Memory, Replacement
 
 FORK = multiprocessing.get_context("fork")
 

@@ -34,8 +34,8 @@ from btrfs_model.questions.usage.files import extent_references
 from btrfs_model.questions.usage.files import extents as file_usage
 from btrfs_model.questions.usage.space import du
 from btrfs_model.volume.compare import compare_trees
+from btrfs_model.volume.device.memory import Memory
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.memory import Memory
 
 EXAMPLES = max(1, settings.default.max_examples * 3 // 20)
 IMAGES = ["send/random/seed-003", "features/dup", "features/csum-xxhash",

@@ -10,8 +10,8 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.volume import memory as memory_module
-from btrfs_model.volume.memory import Memory, Replacement, replacement_of
+from btrfs_model.volume.device import memory as memory_module
+from btrfs_model.volume.device.memory import Memory, Replacement, replacement_of
 
 PAGE = 4096
 

@@ -21,7 +21,7 @@ from btrfs_model.experiments import commits
 from btrfs_model.experiments.numbers import amount, ratio_text, times
 from btrfs_model.experiments.replay import Replay, run
 from btrfs_model.experiments.report import write
-from btrfs_model.experiments.verdicts import (
+from btrfs_model.experiments.report.verdicts import (
     BOTH,
     CONTRARY,
     LARGER,

@@ -25,9 +25,9 @@ from btrfs_model.experiments.commits import PERCENTAGES
 from btrfs_model.experiments.formulas import find, formulas
 from btrfs_model.experiments.replay import Replay, run
 from btrfs_model.experiments.report import write
+from btrfs_model.experiments.report.verdicts import commit_row, pair_row
 from btrfs_model.experiments.results import to_csv
 from btrfs_model.experiments.times import FIGURES, SPEEDUPS, message_table, speedup_table
-from btrfs_model.experiments.verdicts import commit_row, pair_row
 from btrfs_model.experiments.workloads import NAMES, load
 from btrfs_model.experiments.workloads.knobs import Knobs
 from btrfs_model.experiments.workloads.timed import SECONDS

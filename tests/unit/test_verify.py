@@ -30,10 +30,7 @@ from btrfs_model.experiments.verify.bench import Bench, DifferenceError
 from btrfs_model.experiments.verify.kinds import KINDS, Kind, choice_of
 from btrfs_model.experiments.verify.logs import comparable_logs, without_ranges
 from btrfs_model.experiments.verify.maps import comparable_maps
-from btrfs_model.experiments.verify.run import Outcome, Task, files_of
-from btrfs_model.experiments.verify.shrink import shrunk
-from btrfs_model.experiments.verify.sides import in_the_model, operations_of
-from btrfs_model.experiments.verify.steer import (
+from btrfs_model.experiments.verify.random.steer import (
     Function,
     Reach,
     corpus,
@@ -41,6 +38,9 @@ from btrfs_model.experiments.verify.steer import (
     mutated,
     unreachable,
 )
+from btrfs_model.experiments.verify.run import Outcome, Task, files_of
+from btrfs_model.experiments.verify.shrink import shrunk
+from btrfs_model.experiments.verify.sides import in_the_model, operations_of
 from btrfs_model.kernels import gcov
 from btrfs_model.kernels.inside.operations import Mapped
 from btrfs_model.mount.machine import Machine

@@ -210,7 +210,7 @@ def _print_answer(replays: list[Replay]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from btrfs_model.experiments.verdicts import HEADINGS, commit_row
+    from btrfs_model.experiments.report.verdicts import HEADINGS, commit_row
 
     console = _console()
     console.print("[bold]Do the speedups come out?[/]")

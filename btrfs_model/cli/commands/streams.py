@@ -256,7 +256,7 @@ def plan(
 def _target(path: Path) -> Iterator[Filesystem | list[str]]:
     """Open what a receiver has: an image, or a text with UUIDs."""
     from btrfs_model.base.errors import BtrfsModelError
-    from btrfs_model.volume.devices import is_device
+    from btrfs_model.volume.device.devices import is_device
     from btrfs_model.volume.filesystem import Filesystem
 
     if path.is_dir() or is_device(path):

@@ -268,7 +268,7 @@ def _time(
 def _refuse_other_kinds(folder: Path, kinds: Sequence[str]) -> None:
     """Refuse a corpus of which nothing would be compared, and say what of one is not."""
     from btrfs_model.base.errors import BtrfsModelError
-    from btrfs_model.experiments.verify.steer import corpus
+    from btrfs_model.experiments.verify.random.steer import corpus
 
     there = {kind for kind, _ in corpus(folder)}
     if there.isdisjoint(kinds):

@@ -36,7 +36,7 @@ from btrfs_model.experiments.ab.script import (
 from btrfs_model.experiments.commits import Message, ratio_of
 from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.numbers import ratio_text
-from btrfs_model.experiments.verdicts import case as case_of
+from btrfs_model.experiments.report.verdicts import case as case_of
 from btrfs_model.experiments.verify.counts import EXCEPTIONS, Counting
 from btrfs_model.experiments.verify.times import Taken, in_turn
 from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step, Workload, load

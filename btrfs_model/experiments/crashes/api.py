@@ -32,9 +32,9 @@ from btrfs_model.questions.check import check
 from btrfs_model.questions.check.report import Finding
 from btrfs_model.scripts.device_log import FUA
 from btrfs_model.scripts.run import watched_script
+from btrfs_model.volume.device.memory import Memory
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.memory import Memory
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from btrfs_model.experiments.sweep.api import sweep
 from btrfs_model.experiments.sweep.target import together
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 if TYPE_CHECKING:
     import pandas as pd

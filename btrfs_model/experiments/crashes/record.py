@@ -24,7 +24,7 @@ from btrfs_model.experiments.scenario.run import Runner
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.scripts.device_log import DeviceLog
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 _BEFORE: Final = ("mkfs", "mount")
 _MOST: Final = 2_000_000

@@ -22,9 +22,9 @@ from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
 from btrfs_model.scripts.device_log import FUA, SECTOR, Entry
+from btrfs_model.volume.device.memory import Memory
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.memory import Memory
 
 BOUND: Final = 10
 """Writes of which all subsets are looked at; of more none and all, and each alone."""

@@ -10,10 +10,10 @@ from jinja2 import Environment, PackageLoader, Template
 
 from btrfs_model.base.charts import COLOURS
 from btrfs_model.cost.causes import duration
-from btrfs_model.experiments import verdicts
 from btrfs_model.experiments.formulas import Formula, formulas
 from btrfs_model.experiments.numbers import amount, percent
 from btrfs_model.experiments.replay import Replay
+from btrfs_model.experiments.report import verdicts
 from btrfs_model.experiments.results import label
 from btrfs_model.experiments.times import Judged
 from btrfs_model.experiments.workloads import Figure

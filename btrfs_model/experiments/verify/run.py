@@ -38,8 +38,7 @@ from btrfs_model.experiments.verify.causes import (
 )
 from btrfs_model.experiments.verify.events import check_traces
 from btrfs_model.experiments.verify.kinds import KINDS, NAMED, Kind
-from btrfs_model.experiments.verify.shrink import shrunk
-from btrfs_model.experiments.verify.steer import (
+from btrfs_model.experiments.verify.random.steer import (
     Reach,
     corpus,
     forget,
@@ -48,6 +47,7 @@ from btrfs_model.experiments.verify.steer import (
     ran,
     unreachable,
 )
+from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.kernels import gcov
 from btrfs_model.kernels.choice import start
 from btrfs_model.kernels.session import Kernel

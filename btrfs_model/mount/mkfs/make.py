@@ -28,7 +28,7 @@ from btrfs_model.ondisk.constants import (
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.superblock_write import Written
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 _NAME: Final = b"default"
 _MIXED: Final = BTRFS_BLOCK_GROUP_METADATA | BTRFS_BLOCK_GROUP_DATA

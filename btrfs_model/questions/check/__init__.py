@@ -37,7 +37,7 @@ from btrfs_model.questions.check.report import Finding, Report
 from btrfs_model.questions.check.space import check_checksums, check_space
 from btrfs_model.questions.check.subvolumes import check_subvolumes
 from btrfs_model.questions.check.walk import LEAVES_AT_ONCE, Forest, TreeRoot, walk_forest
-from btrfs_model.volume.devices import Paths
+from btrfs_model.volume.device.devices import Paths
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree

@@ -33,7 +33,7 @@ from btrfs_model.questions.check.report import Report
 
 if TYPE_CHECKING:
     from btrfs_model.volume.checksums import DataChecksums
-    from btrfs_model.volume.devices import Member
+    from btrfs_model.volume.device.devices import Member
     from btrfs_model.volume.filesystem import Filesystem
 
 _U64 = np.uint64

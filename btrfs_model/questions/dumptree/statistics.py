@@ -13,7 +13,7 @@ from btrfs_model.base.arguments import checked
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import objectid_name
 from btrfs_model.volume.blocks import HEADER
-from btrfs_model.volume.devices import Paths
+from btrfs_model.volume.device.devices import Paths
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Block, Tree

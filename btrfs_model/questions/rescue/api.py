@@ -21,7 +21,7 @@ from btrfs_model.questions.rescue.files import Found, SavedSubvolume
 from btrfs_model.questions.rescue.image import DamagedImage
 from btrfs_model.questions.rescue.roots import State, choose, roots_table
 from btrfs_model.questions.rescue.sinks import Archive, Folder, Nowhere, Refusal, Sink
-from btrfs_model.volume.devices import Paths
+from btrfs_model.volume.device.devices import Paths
 
 if TYPE_CHECKING:
     import pandas as pd

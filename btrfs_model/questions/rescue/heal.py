@@ -35,7 +35,7 @@ from btrfs_model.questions.rescue.sources import (
     look_in_file,
     look_in_stream,
 )
-from btrfs_model.volume.devices import Member, Opened, Paths
+from btrfs_model.volume.device.devices import Member, Opened, Paths
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ from btrfs_model.questions.rescue.scan import (
     scan_blocks,
 )
 from btrfs_model.questions.rescue.tree import SalvagedTree
-from btrfs_model.volume.devices import with_missing
+from btrfs_model.volume.device.devices import with_missing
 from btrfs_model.volume.image import Image
 
 if TYPE_CHECKING:

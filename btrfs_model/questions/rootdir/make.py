@@ -16,7 +16,7 @@ from btrfs_model.questions.rootdir.copy import Copy
 from btrfs_model.questions.rootdir.data import Clone
 from btrfs_model.questions.rootdir.source import Rootdir, smallest_for
 from btrfs_model.questions.rootdir.v6_2 import CopyOf62, Folder
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 
 @dataclass(frozen=True)

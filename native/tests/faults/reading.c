@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #define MAX_ITEMS 100000
+#include "item_table.h"
 #define MAX_FILES 12
 #define MAX_VOLUMES 4
 #define MAX_EXTENTS 24
@@ -15,18 +16,6 @@
 
 static struct packed_image packed;
 static const char *image_path;
-static const struct bm_key lowest, highest = {UINT64_MAX, UINT64_MAX, UINT8_MAX};
-
-struct table {
-	uint64_t objectid[MAX_ITEMS], offset[MAX_ITEMS], block[MAX_ITEMS], position[MAX_ITEMS];
-	uint32_t size[MAX_ITEMS];
-	uint16_t slot[MAX_ITEMS];
-	uint8_t type[MAX_ITEMS];
-};
-
-static struct table table;
-static const struct bm_columns columns = {table.objectid, table.type,	  table.offset, table.block,
-					  table.slot,	  table.position, table.size};
 
 struct stage {
 	struct bm_image *image;

@@ -23,6 +23,7 @@
 #define LOG 500
 #define EXTENT_TREE 2
 #define MAX_ITEMS 20000
+#include "item_table.h"
 #define TREES 7
 #define CHECKED(call)                                                                              \
 	do {                                                                                       \
@@ -31,19 +32,7 @@
 	} while (0)
 
 static const uint8_t fsid[16] = "a filesystem id";
-static const struct bm_key lowest, highest = {UINT64_MAX, UINT64_MAX, UINT8_MAX};
 static const uint64_t ids[TREES] = {2, 7, 10, VOLUME, VOLUME + 1, SNAPSHOT, LOG};
-
-struct table {
-	uint64_t objectid[MAX_ITEMS], offset[MAX_ITEMS], block[MAX_ITEMS], position[MAX_ITEMS];
-	uint32_t size[MAX_ITEMS];
-	uint16_t slot[MAX_ITEMS];
-	uint8_t type[MAX_ITEMS];
-};
-
-static struct table table;
-static const struct bm_columns columns = {table.objectid, table.type,	  table.offset, table.block,
-					  table.slot,	  table.position, table.size};
 
 struct stage {
 	uint8_t *memory;

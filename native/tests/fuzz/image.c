@@ -12,61 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz/edit.h"
 #include "image_file.h"
 
 #define MAX_EDITS 40
 #define MAX_ITEMS 100000
+#include "item_table.h"
 #define MAX_EXTENTS 6
 #define MAX_STREAM (16u << 20)
 #define EXTENT_ITEM 168
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-struct edit {
-	uint16_t block;
-	uint16_t place;
-	uint8_t how;
-	uint8_t value;
-};
-
-enum how {
-	IN_HEADER = 1,	   /* of the block, */
-	IN_ITEMS = 2,	   /* in the headers of its items or its pointers, */
-	IN_DATA = 3,	   /* in the payload of an item; 0: anywhere */
-	REPLACE = 4,	   /* instead of exclusive or */
-	EXTREME = 8,	   /* eight bytes of 0x00 or 0xff; with IN_ITEMS see redirect() */
-	LEAVE_CSUM = 0x70, /* all three bits: the checksum stays wrong */
-};
-
 static struct packed_image packed;
-static const struct bm_key lowest, highest = {UINT64_MAX, UINT64_MAX, UINT8_MAX};
 
 /* ------------------------------------------------------------------------------------ edits -- */
-
-/* Byte of the block that an edit hits. */
-static size_t edited_byte(const uint8_t *block, const struct edit *edit)
-{
-	const struct btrfs_header *header = (const struct btrfs_header *)block;
-	const struct btrfs_item *items = (const struct btrfs_item *)(block + 101);
-	uint32_t nritems = header->nritems, entry = header->level ? 33 : 25, slot;
-
-	switch (edit->how & 3) {
-	case IN_HEADER:
-		return 32 + edit->place % 69u;
-	case IN_ITEMS:
-		if (nritems && nritems * entry < packed.nodesize - 101)
-			return 101 + edit->place % (nritems * entry);
-		break;
-	case IN_DATA:
-		if (header->level || !nritems || nritems * entry >= packed.nodesize - 101)
-			break;
-		slot = edit->place % nritems;
-		if (items[slot].size && items[slot].offset < packed.nodesize - 101)
-			return 101 + items[slot].offset + edit->place / nritems % items[slot].size;
-		break;
-	}
-	return edit->place;
-}
 
 /*
  * Damage that passes the checks of the block itself: a pointer of a node leads to another block,
@@ -102,31 +62,15 @@ static void redirect(uint8_t *block, const struct edit *edit)
 static void apply(const struct edit *edit)
 {
 	uint8_t *block = packed_image_block(&packed, edit->block % packed.count);
-	size_t at = edited_byte(block, edit) % packed.nodesize;
-	size_t left = packed.nodesize - at;
 
 	if (edit->how & EXTREME && (edit->how & 3) == IN_ITEMS)
 		redirect(block, edit);
-	else if (edit->how & EXTREME)
-		memset(block + at, edit->value & 1 ? 0xff : 0, left < 8 ? left : 8);
-	else if (edit->how & REPLACE)
-		block[at] = edit->value;
 	else
-		block[at] ^= edit->value;
+		change_bytes(block, packed.nodesize, edited_byte(block, packed.nodesize, edit),
+			     edit);
 }
 
 /* ------------------------------------------------------------------------------- exercising -- */
-
-struct table {
-	uint64_t objectid[MAX_ITEMS], offset[MAX_ITEMS], block[MAX_ITEMS], position[MAX_ITEMS];
-	uint32_t size[MAX_ITEMS];
-	uint16_t slot[MAX_ITEMS];
-	uint8_t type[MAX_ITEMS];
-};
-
-static struct table table;
-static const struct bm_columns columns = {table.objectid, table.type,	  table.offset, table.block,
-					  table.slot,	  table.position, table.size};
 
 /* Names and references in the items that were scanned. */
 static void exercise_items(struct bm_image *image, size_t count)

@@ -4,6 +4,7 @@
  * snapshots, files, changes in bulk. Damaged blocks mostly get a right checksum again.
  */
 #include "faults/faults.h"
+#include "fuzz/edit.h"
 #include "image/checksum.h"
 
 #include <stdlib.h>
@@ -15,21 +16,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-struct edit {
-	uint16_t block;
-	uint16_t place;
-	uint8_t how;
-	uint8_t value;
-};
-
-enum how {
-	IN_HEADER = 1, /* of the block, */
-	IN_ITEMS = 2,  /* in the heads of its items or its pointers; 0: anywhere */
-	REPLACE = 4,   /* instead of exclusive or */
-	EXTREME = 8,   /* eight bytes of 0x00 or 0xff */
-	LEAVE_CSUM = 0x70,
-};
-
 static uint8_t *bytes, *sound;
 static uint64_t blocks[BLOCKS];
 static size_t count = BLOCKS;
@@ -37,21 +23,8 @@ static size_t count = BLOCKS;
 static void apply(const struct edit *edit)
 {
 	uint8_t *block = bytes + blocks[edit->block % count];
-	const struct btrfs_header *header = (const struct btrfs_header *)block;
-	const uint32_t heads = header->nritems * (header->level ? 33u : 25u);
-	size_t at = edit->place % NODESIZE;
 
-	if ((edit->how & 3) == IN_HEADER)
-		at = 32 + edit->place % 69u;
-	else if ((edit->how & 3) == IN_ITEMS && heads && heads < NODESIZE - 101)
-		at = 101 + edit->place % heads;
-	if (edit->how & EXTREME)
-		memset(block + at, edit->value & 1 ? 0xff : 0,
-		       NODESIZE - at < 8 ? NODESIZE - at : 8);
-	else if (edit->how & REPLACE)
-		block[at] = edit->value;
-	else
-		block[at] ^= edit->value;
+	change_bytes(block, NODESIZE, edited_byte(block, NODESIZE, edit), edit);
 	if ((edit->how & LEAVE_CSUM) != LEAVE_CSUM) {
 		memset(block, 0, 32);
 		bm_csum(0, block + 32, NODESIZE - 32, block);

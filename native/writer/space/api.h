@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "backref/api.h"
-#include "fault.h"
+#include "base/fault.h"
 #include "writer/api.h"
 
 /* A block group: `length` bytes at `start`, all free at first. Its chunk must be in the image. */

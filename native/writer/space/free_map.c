@@ -5,7 +5,7 @@
  */
 #include "writer/space/free_map.h"
 
-#include "asserts.h"
+#include "base/asserts.h"
 #include "kernels.h"
 
 #include <stdlib.h>

@@ -25,9 +25,9 @@ from btrfs_model.native.door import ffi, lib
 from btrfs_model.ondisk.chunks import parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import CHUNK_HEAD, STRIPE, ChunkHead, Stripe
+from btrfs_model.volume.device.stripe_tree import read_strides
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.stripe_tree import read_strides
 
 CASES = corpus.cases("devices")
 SPARE = {"raid1": 1, "raid1c3": 2, "raid1c4": 3, "raid10": 1, "raid5": 1, "raid6": 2,

@@ -19,7 +19,7 @@ from btrfs_model.mount.mkfs.releases import RELEASES
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
 from btrfs_model.ondisk.superblock_write import super_offsets
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 MKFS = shutil.which("mkfs.btrfs")
 PROGS = MKFS and subprocess.check_output([MKFS, "--version"], text=True).split()[-1] == "v6.2"

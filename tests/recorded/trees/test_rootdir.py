@@ -29,7 +29,7 @@ from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.questions.rootdir.copy import Copy
 from btrfs_model.questions.rootdir.make import make
 from btrfs_model.questions.rootdir.source import Rootdir, smallest_for
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.device.memory import Memory
 
 MKFS = shutil.which("mkfs.btrfs")
 IS_OLD = MKFS and "v6.2" in subprocess.check_output([MKFS, "--version"], text=True).split()
