@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from btrfs_model.questions.fiemap.api import fiemap as fiemap
     from btrfs_model.questions.fiemap.mounted import fiemap_mounted as fiemap_mounted
     from btrfs_model.questions.fiemap.text import fiemap_text as _fiemap_text  # noqa: F401
+    from btrfs_model.questions.imagediff import image_diff as image_diff
     from btrfs_model.questions.lasting import commit as commit
     from btrfs_model.questions.lasting import fsync as fsync
     from btrfs_model.questions.logexplain import explain_log as explain_log
@@ -114,6 +115,7 @@ _HOMES: Final = {
     "freed": "questions.usage.freed:freed",
     "fsync": "questions.lasting:fsync",
     "heal": "questions.rescue.heal:heal",
+    "image_diff": "questions.imagediff:image_diff",
     "load": "mount.writable:WritableFilesystem.load",
     "logical_ino": "backref.api:logical_ino",
     "open": "volume.filesystem:Filesystem.open",

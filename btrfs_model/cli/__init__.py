@@ -61,6 +61,8 @@ _COMMANDS = {
     "cat": ("files", "Write the content of a file."),
     "diff": ("files", "Show what changed between two subvolumes, by path and content."),
     "tar": ("files", "Write the files of a subvolume as a tar archive."),
+    "mount": ("images", "Show the files of an image in a folder, read only, by FUSE."),
+    "image": ("images", "Compare two images, and say what differs and what it is about."),
     "fiemap": ("files", "Show where a file's extents lie and which are shared."),
     "devices": ("usage", "Show the devices of a filesystem and what is allocated on them."),
     "extents": ("usage", "Show how much of a file's extents is used, and by whom."),

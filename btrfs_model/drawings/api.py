@@ -10,13 +10,14 @@ from typing import Any, overload
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.tables import plural
 from btrfs_model.drawings.commands import draw_stream
-from btrfs_model.drawings.forest import BETWEEN, MOST, Forest, NamedTree, tree_name
+from btrfs_model.drawings.forest import BETWEEN, MOST, Forest, NamedTree
 from btrfs_model.drawings.frames import Frames, frames
 from btrfs_model.drawings.leaf import draw_block
 from btrfs_model.drawings.picture import Box, Drawing, Link
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.questions.send.ioctl import SendResult
 from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.roots import tree_name
 from btrfs_model.volume.subvolume import Subvolume
 from btrfs_model.volume.tree import Tree
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from btrfs_model.base.charts import COLOURS, is_narrow
 from btrfs_model.drawings import labels
 from btrfs_model.drawings.picture import GAP, INKS, Box, Drawing, Link, spread, stack
-from btrfs_model.ondisk.keys import Key, ObjectId, objectid_name
+from btrfs_model.ondisk.keys import Key
 from btrfs_model.volume import ctree
 from btrfs_model.volume.blocks import HEADER
 from btrfs_model.volume.roots import is_subvolume_id
@@ -298,10 +298,3 @@ def _outline(roots: list[tuple[Box, int]], columns: list[list[Node]], x: float, 
             y = stack([node.box], left, y)
             waiting[:0] = [(left + _STEP, child) for child in children.get(id(node), ())]
     return y + GAP
-
-
-def tree_name(objectid: int) -> str:
-    """Return what a tree is called."""
-    if is_subvolume_id(objectid) and objectid != ObjectId.FS_TREE:
-        return f"subvolume {objectid}"
-    return objectid_name(objectid).lower().replace("_", " ")

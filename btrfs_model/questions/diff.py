@@ -19,7 +19,7 @@ from btrfs_model.base.arguments import checked
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.volume.compare import Change, compare_trees
+from btrfs_model.volume.compare import Change, compare_trees, side_by_side
 from btrfs_model.volume.filesystem import Filesystem, opening
 from btrfs_model.volume.listing import to_fs_flags
 from btrfs_model.volume.subvolume import join
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from btrfs_model.ondisk.keys import Key
-    from btrfs_model.volume.compare import Difference
     from btrfs_model.volume.data import FileExtent
     from btrfs_model.volume.subvolume import Inode, Subvolume
 
@@ -104,11 +103,16 @@ def diff(
     return table
 
 
-def changes(before: Subvolume, after: Subvolume, *, times: bool = False) -> pd.DataFrame:
-    """As :func:`diff`; one may be in a copy of the other's filesystem that went on from there."""
+def changes(
+    before: Subvolume, after: Subvolume, *, times: bool = False, apart: bool = False
+) -> pd.DataFrame:
+    """As :func:`diff`; one may be in a copy of the other's filesystem that went on from there.
+
+    `apart`: the two are of different filesystems: what has one address in both is not one thing.
+    """
     import pandas as pd
 
-    rows = [*_Diff(_Side(before), _Side(after), times).rows()]
+    rows = [*_Diff(_Side(before), _Side(after), times, apart).rows()]
     rows.sort(key=lambda row: (row["path"], row["change"]))
     return pd.DataFrame({
         name: pd.Series([_text(row[name]) for row in rows], dtype=dtype)
@@ -170,8 +174,8 @@ class _Pair(NamedTuple):
 class _Diff:
     """The changes from one subvolume to another."""
 
-    def __init__(self, before: _Side, after: _Side, times: bool) -> None:
-        self.before, self.after, self.times = before, after, times
+    def __init__(self, before: _Side, after: _Side, times: bool, apart: bool) -> None:
+        self.before, self.after, self.times, self.apart = before, after, times, apart
         # a snapshot has the top directory of what it was taken of
         tops = [side.inode(side.subvolume.root_dir) for side in (before, after)]
         self.related = _is_same(*tops)
@@ -179,18 +183,27 @@ class _Diff:
         self._staying: dict[int, _Pair | None] = {}
 
     @cached_property
-    def differences(self) -> list[Difference]:
-        """Items that are not the same on both sides; of other subvolumes all."""
+    def differences(self) -> list[Key]:
+        """Keys of items that are not the same on both sides; of other subvolumes all."""
         trees = self.after.subvolume.tree, self.before.subvolume.tree
-        return [one for one in compare_trees(*trees)
-                if one.change != Change.SAME or not self.related]  # fmt: skip
+        if not self.apart:
+            return [one.key for one in compare_trees(*trees)
+                    if one.change != Change.SAME or not self.related]  # fmt: skip
+        return [
+            item.key
+            for here, there in side_by_side(*trees)
+            if (item := here or there) is not None
+            # equal items say nothing of the bytes that they lead to
+            and (not self.related or item.key.type == ItemType.EXTENT_DATA
+                 or here is None or there is None or here.data != there.data)
+        ]  # fmt: skip
 
     @cached_property
     def kinds(self) -> dict[int, set[int]]:
         """Types of the items that are not the same on both sides, by inode."""
         found: defaultdict[int, set[int]] = defaultdict(set)
-        for one in self.differences:
-            found[one.key.objectid].add(one.key.type)
+        for key in self.differences:
+            found[key.objectid].add(key.type)
         return found
 
     def may_differ(self, pair: _Pair, kind: int) -> bool:
@@ -321,7 +334,9 @@ class _Diff:
         begin = None
         for start, end in [*pairwise(edges), (size, size)]:
             before, after = (_place(side, start) for side in sides)
-            differ = start < end and (before != after or before == _INLINE)
+            differ = start < end and (
+                before != after or before == _INLINE or (self.apart and before is not None)
+            )
             if differ and begin is None:
                 begin = start
             if not differ and begin is not None:
@@ -331,7 +346,7 @@ class _Diff:
 
     def _subvolumes(self) -> Iterator[dict[str, Any]]:
         """Tell entries of subvolumes that came and went."""
-        keys = [one.key for one in self.differences if one.key.type == ItemType.DIR_INDEX]
+        keys = [key for key in self.differences if key.type == ItemType.DIR_INDEX]
         before = {(self._path_now(link), number): self.before.path(link)
                   for link, number in self.before.subvolumes(keys)}  # fmt: skip
         after = {(self.after.path(link), number) for link, number in self.after.subvolumes(keys)}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import stat
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +22,7 @@ from btrfs_model.scripts.files import Stat, fail
 from btrfs_model.scripts.subvolumes import TOP, named
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Stream
+from btrfs_model.volume.subvolume import device_number
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
@@ -244,7 +244,7 @@ class Mounted:
         return Stat(
             item.mode, inode.i_size, inode.ino, inode.root, item.nlink if not inode.is_dir else 1,
             item.uid, item.gid, _aligned(item.nbytes) // _SECTOR, item.atime, item.mtime,
-            item.ctime, item.otime, os.makedev(item.rdev >> 20, item.rdev & (1 << 20) - 1),
+            item.ctime, item.otime, device_number(item.rdev),
             partial(self._new_delalloc, inode) if stat.S_ISREG(item.mode) else None,
         )  # fmt: skip
 

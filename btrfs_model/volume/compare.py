@@ -12,7 +12,7 @@ from btrfs_model.native.choice import twin
 from btrfs_model.ondisk.keys import Key
 
 if TYPE_CHECKING:
-    from btrfs_model.volume.tree import Tree
+    from btrfs_model.volume.tree import Item, Tree
 
 Place = tuple[int, int]
 
@@ -60,3 +60,22 @@ def compare_trees(left: Tree, right: Tree) -> Iterator[Difference]:
     """
     for change, key, *places in native.compare_trees(left.root, right.root):
         yield Difference.of(Change(change), key, *places)
+
+
+def side_by_side(left: Tree, right: Tree) -> Iterator[tuple[Item | None, Item | None]]:
+    """Yield the items of two trees of any images in key order, those of one key together.
+
+    Raises CorruptImageError: when a block of either tree cannot be read.
+    """
+    ours, theirs = iter(left.items()), iter(right.items())
+    here, there = next(ours, None), next(theirs, None)
+    while here is not None or there is not None:
+        if there is None or (here is not None and here.key < there.key):
+            yield here, None
+            here = next(ours, None)
+        elif here is None or there.key < here.key:
+            yield None, there
+            there = next(theirs, None)
+        else:
+            yield here, there
+            here, there = next(ours, None), next(theirs, None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE, root_item
-from btrfs_model.ondisk.keys import Key, ObjectId
+from btrfs_model.ondisk.keys import Key, ObjectId, objectid_name
 from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import RootItem, Timespec
 from btrfs_model.volume.tree import Item, Tree
@@ -29,6 +29,13 @@ def is_subvolume_id(objectid: int) -> bool:
     """Whether trees of this id are subvolumes (``is_fstree()``)."""
     fs_tree = int(ObjectId.FS_TREE)
     return objectid == fs_tree or ObjectId.FIRST_FREE <= objectid < _SUBVOLUME_IDS_END
+
+
+def tree_name(objectid: int) -> str:
+    """Return what a tree is called."""
+    if is_subvolume_id(objectid) and objectid != ObjectId.FS_TREE:
+        return f"subvolume {objectid}"
+    return objectid_name(objectid).lower().replace("_", " ")
 
 
 def may_be_relocated(objectid: int) -> bool:

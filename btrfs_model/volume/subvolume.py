@@ -9,6 +9,7 @@ INODE_EXTREF when the names in one directory do not fit one item.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -79,6 +80,11 @@ class Inode(NamedTuple):
     ctime: int
     mtime: int
     otime: int
+
+
+def device_number(rdev: int) -> int:
+    """Return the number of a device (an inode's ``rdev``) as this machine's ``stat()`` has it."""
+    return os.makedev(rdev >> 20 & 0xFFF, rdev & 0xFFFFF)
 
 
 class InodeName(NamedTuple):

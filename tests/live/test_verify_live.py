@@ -25,8 +25,9 @@ from btrfs_model.base.errors import KernelFailedError
 from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify import kinds, pairs, run, sequences, sides, steer, times
+from btrfs_model.experiments.verify import kinds, pairs, run, sequences, sides, times
 from btrfs_model.experiments.verify.bench import Bench, DifferenceError
+from btrfs_model.experiments.verify.random import steer
 from btrfs_model.experiments.verify.random.logs import _in_mixed_groups
 from btrfs_model.experiments.verify.run import Task
 from btrfs_model.kernels import debian

@@ -32,6 +32,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "draw": (FS,),
     "du": (FS, "snap"),
     "explain_log": (FS,),
+    "image_diff": (FS, FS),
     "extent_references": (FS, "snap", "f"),
     "extents": (FS, "snap", "f"),
     "fiemap": (FS, "snap", "f"),

@@ -28,6 +28,7 @@ NO_ROWS = {
     "receive": "an image",
     "replay-log": "an image",
     "mkfs": "an image",
+    "mount": "a folder",
     "run": "an image",
     "tar": "an archive",
 }
@@ -128,6 +129,7 @@ def test_an_old_word_is_taken(
     alone = ["no-such-file", *rest.get(name, ["1"])]
     arguments = {
         "replay": ["no-such-workload"],
+        "image": ["diff", "no-such-file", "no-such-file"],
         "sample": ["no-such-sample"],
         "run": ["no-such-file"],
         "replay-log": ["no-such-file"],

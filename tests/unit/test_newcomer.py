@@ -199,6 +199,7 @@ def test_extending_runs_as_it_stands(newcomer: dict[str, Any], tmp_path: Path) -
         "docs/how-to/streams.md",
         "docs/how-to/diff.md",
         "docs/how-to/rescue.md",
+        "docs/how-to/images.md",
         "docs/how-to/log.md",
         "docs/how-to/waste.md",
         "docs/how-to/exploring.md",

@@ -23,7 +23,6 @@ from btrfs_model.base.printable import printable
 from btrfs_model.base.whole_file import whole_file
 from btrfs_model.drawings.explore.form import Nowhere, make_form
 from btrfs_model.drawings.explore.pack import NAMED, columns, deflate, pack_trees
-from btrfs_model.drawings.forest import tree_name
 from btrfs_model.drawings.picture import DARK
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -33,7 +32,7 @@ from btrfs_model.questions.dumptree.trees import TreeRoot, pointed_at, rooted_tr
 from btrfs_model.questions.send.ioctl import send
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.roots import is_subvolume_id
+from btrfs_model.volume.roots import is_subvolume_id, tree_name
 from btrfs_model.volume.subvolume import Subvolume
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.whole_file import naming, write_at
 from btrfs_model.questions.archive import add_file, member
+from btrfs_model.volume.subvolume import device_number
 
 if TYPE_CHECKING:
     from btrfs_model.questions.rescue.content import Content
@@ -208,7 +209,7 @@ class Folder:
             os.symlink(row["target"], name, dir_fd=within)
         else:
             try:
-                os.mknod(name, stat.S_IFMT(mode) | 0o600, _device(row["rdev"]), dir_fd=within)
+                os.mknod(name, stat.S_IFMT(mode) | 0o600, device_number(row["rdev"]), dir_fd=within)
             except OSError as error:
                 return _refused(error, "it cannot be made here")
         if self._is_root:
@@ -278,10 +279,6 @@ def _refused(error: OSError, what: str) -> Refusal:
     if error.errno in _NO_MORE:
         raise error
     return "file", f"{what}: {error.strerror}"
-
-
-def _device(rdev: int) -> int:
-    return os.makedev(rdev >> 20 & 0xFFF, rdev & 0xFFFFF)
 
 
 def _set_times(what: int | bytes, row: dict[str, Any], **how: Any) -> None:
