@@ -24,6 +24,7 @@ from btrfs_model.mount.machine import Machine
 from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.roots.live_root import LiveRoot
+from btrfs_model.mount.roots.reloc_root import RelocRoots
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.ondisk.constants import (
@@ -102,6 +103,10 @@ class Mount(Filesystem):
     `watcher` (Watcher or None): who is told when the device is flushed.
     `reservations` (Reservations): what calls reserve of the room for metadata.
     `quotas` (Quotas): the quota groups.
+    `reloc_roots` (RelocRoots): the trees of relocation.
+    `freed_dev_extents` (list): what chunks had of the device that the running transaction removed:
+    start, size. It is free after the commit.
+    `restripe` (dict): the profile that a balance converts chunks to, by kind (DATA 1 ...).
     `dirty_files` (dict): files with data that wait for writeback, in the order in which they became
     dirty, by subvolume and inode number.
     `nameless` (dict): open files that were made without a name (O_TMPFILE), by a path that stands
@@ -179,6 +184,9 @@ class Mount(Filesystem):
         self.watcher: Watcher | None = None
         self.reservations = Reservations(self.writer)
         self.quotas = Quotas()
+        self.reloc_roots = RelocRoots()
+        self.freed_dev_extents: list[tuple[int, int]] = []
+        self.restripe: dict[int, int] = {}
         self.dirty_files: dict[tuple[int, int], LiveInode] = {}
         self.nameless: dict[bytes, LiveInode] = {}
         self.dirty_bytes = DirtyBytes()

@@ -32,6 +32,7 @@ from btrfs_model.mount.log.trace import tell
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
 from btrfs_model.mount.roots.load import group_tree
+from btrfs_model.mount.roots.reloc_root import update_reloc_root
 from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, grow_metadata
 from btrfs_model.mount.space.qgroup import account_extents, run_qgroups
 from btrfs_model.mount.space.quota_reserve import is_limited
@@ -44,6 +45,7 @@ from btrfs_model.volume.roots import is_subvolume_id
 
 _WRITTEN = 1
 # In the root tree themselves or known to the superblock alone.
+_NO_TREES = {int(ObjectId.TREE_LOG), int(ObjectId.TREE_RELOC)}
 _NO_ROOT_ITEM = {int(ObjectId.ROOT_TREE), int(ObjectId.CHUNK_TREE)}
 
 
@@ -148,6 +150,7 @@ def _commit(fs: Mount) -> bool:
     fs.transid += 1
     fs.writer.set_transid(fs.transid)
     fs.in_transaction = False
+    fs.freed_dev_extents.clear()
     _remember_committed(fs)
     fs.reread()
     return True
@@ -206,6 +209,7 @@ def _commit_fs_roots(fs: Mount) -> None:
         if state.force_cow:
             fs.writer.change_tree(tree, force_cow=False)
         if tree in changed or _root_of(fs, tree) != fs.committed_roots.get(tree):
+            update_reloc_root(fs, tree)
             _update_root(fs, tree)
 
 
@@ -229,7 +233,7 @@ def _cowonly_trees(fs: Mount) -> list[int]:
     """Return changed trees that are no subvolumes; the extent tree is last, as in the kernel."""
     trees = [tree for tree in _changed_trees(fs)
              if not is_subvolume_id(tree) and tree not in _NO_ROOT_ITEM
-             and fs.writer.tree_state(tree).owner != ObjectId.TREE_LOG]  # fmt: skip
+             and fs.writer.tree_state(tree).owner not in _NO_TREES]  # fmt: skip
     return sorted(trees, key=lambda tree: (tree == ObjectId.EXTENT_TREE, tree))
 
 

@@ -44,6 +44,7 @@ from btrfs_model.mount.mount import Hooks
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
 from btrfs_model.mount.options import MountOptions
+from btrfs_model.mount.relocation.balance import Moved, Request, balance
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.space.qgroup import read_qgroup_config
 from btrfs_model.mount.space.quota_ctl import rescan_worker
@@ -459,6 +460,46 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
             Where chunks behind the new end have to be relocated.
         """
         resize(self, amount)
+
+    @exclusive
+    def balance(
+        self,
+        data: str | None = None,
+        metadata: str | None = None,
+        system: str | None = None,
+        *,
+        force: bool = False,
+    ) -> Moved:
+        """Move chunks, so that what is in them lies elsewhere (BTRFS_IOC_BALANCE_V2).
+
+        Each of the filters is for one kind of chunks, as ``btrfs balance start -d`` takes them
+        (``usage=50,limit=2``; ``""``: all). Where none is given all chunks are moved, where some
+        are those of their kinds alone; those of the system go with those of metadata.
+
+        Parameters
+        ----------
+        data, metadata, system : str, optional
+            Filters.
+        force : bool
+            Metadata may get fewer copies, or only what is of the system is moved.
+
+        Returns
+        -------
+        Moved
+            How many chunks were chosen, looked at and moved.
+
+        Raises
+        ------
+        ValueError
+            For what is no filter.
+        OSError
+            EINVAL for a profile that one device does not have, or fewer copies without `force`;
+            ENOSPC when a chunk could not be moved, after all others were; EIO for data that differ
+            from their checksum; EROFS when a transaction was aborted.
+        UnsupportedError
+            For what is not modelled: simple quotas, a v1 space cache.
+        """
+        return balance(self, Request.parse(data, metadata, system, force=force))
 
     @property
     def mount_options(self) -> str:

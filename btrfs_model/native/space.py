@@ -110,6 +110,23 @@ class SpaceCalls:
         if flags & BTRFS_BLOCK_GROUP_DATA:
             self.max_extent_size = 0
 
+    def set_read_only(self, start: int, read_only: bool) -> None:
+        """Allocate nothing in the block group at `start`, or again."""
+        self.run(lib.bm_writer_set_read_only, start, read_only)
+        self.max_extent_size = 0
+
+    def remove_group(self, start: int) -> None:
+        """Forget an empty block group."""
+        self.run(lib.bm_writer_remove_group, start)
+        self.max_extent_size = 0
+
+    def tree_ref(self, change: int, bytenr: int, parent: int, root: int, level: int) -> None:
+        """Add a reference to a tree block, or with a negative `change` drop one.
+
+        `parent`: of the block that refers; 0: it is the tree `root`.
+        """
+        self.run(lib.bm_writer_tree_ref, change, bytenr, parent, root, level)
+
     def occupy(self, ranges: Iterable[tuple[int, int]], *, used: bool = True) -> None:
         """Take ranges (start, length) from the free space; `used`: they count as used."""
         rows = list(ranges)

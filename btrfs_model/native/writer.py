@@ -188,6 +188,21 @@ class Writer(SpaceCalls):
         """Make the new tree `tree_id` a snapshot of `source` (``btrfs_copy_root()``)."""
         self.run(lib.bm_writer_copy_root, source % 2**64, tree_id % 2**64)
 
+    def reloc_root(self, source: int, tree_id: int, bytenr: int) -> None:
+        """Make a copy of an old root block of `source` a tree of relocation.
+
+        (``create_reloc_root()``.)
+        """
+        self.run(lib.bm_writer_reloc_root, source, tree_id, bytenr)
+
+    def drop_subtree(self, tree_id: int, bytenr: int, parent: int) -> None:
+        """Take what is below a child from a tree of relocation (``btrfs_drop_subtree()``)."""
+        self.run(lib.bm_writer_drop_subtree, tree_id, bytenr, parent)
+
+    def point(self, tree_id: int, node: int, slot: int, bytenr: int, generation: int) -> None:
+        """Let a node, which may be written to, point at another child."""
+        self.run(lib.bm_writer_point, tree_id, node, slot, bytenr, generation)
+
     def drop_tree(self, tree_id: int) -> None:
         """Drop every reference of a tree (``btrfs_drop_snapshot()``)."""
         self.run(lib.bm_writer_drop_tree, tree_id % 2**64)
@@ -333,12 +348,12 @@ class Writer(SpaceCalls):
 
     def own_root(self, tree_id: int) -> None:
         """Copy the root of a tree if it is older than the transaction."""
-        self.run(lib.bm_writer_own_root, tree_id)
+        self.run(lib.bm_writer_own_root, tree_id % 2**64)
 
     def own_child(self, tree_id: int, parent: int, slot: int) -> int:
         """Copy a child of the node `parent` if it is older; return its address."""
         bytenr = ffi.new("uint64_t *")
-        self.run(lib.bm_writer_own_child, tree_id, parent, slot, bytenr)
+        self.run(lib.bm_writer_own_child, tree_id % 2**64, parent, slot, bytenr)
         return int(bytenr[0])
 
     def make_block(self, tree_id: int, level: int, first: RawKey, hint: int) -> int:

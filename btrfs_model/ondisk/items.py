@@ -277,7 +277,8 @@ def extent_item(key: Key, payload: Payload) -> ExtentItem:
     return ExtentItem(refs, generation, flags, first, level, inline_refs)
 
 
-def _keyed_ref(key: Key, payload: Payload) -> ExtentRef:
+def keyed_ref(key: Key, payload: Payload) -> ExtentRef:
+    """Return the reference that an item of its own is."""
     match key.type:
         case ItemType.TREE_BLOCK_REF:
             return ExtentRef(key.type, root=key.offset)
@@ -362,10 +363,10 @@ _BY_PAYLOAD: Final[dict[int, Callable[[Payload], Any]]] = {
 _BY_KEY: Final[dict[int, Callable[[Key, Payload], Any]]] = {
     ItemType.EXTENT_ITEM: extent_item,
     ItemType.METADATA_ITEM: extent_item,
-    ItemType.TREE_BLOCK_REF: _keyed_ref,
-    ItemType.EXTENT_DATA_REF: _keyed_ref,
-    ItemType.SHARED_BLOCK_REF: _keyed_ref,
-    ItemType.SHARED_DATA_REF: _keyed_ref,
+    ItemType.TREE_BLOCK_REF: keyed_ref,
+    ItemType.EXTENT_DATA_REF: keyed_ref,
+    ItemType.SHARED_BLOCK_REF: keyed_ref,
+    ItemType.SHARED_DATA_REF: keyed_ref,
 }
 
 

@@ -343,6 +343,10 @@ class Image:
         """
         self._set_chunks([*self.chunks, chunk])
 
+    def remove_chunk(self, logical: int) -> None:
+        """Map the addresses of a chunk no more."""
+        self._set_chunks([chunk for chunk in self.chunks if chunk.logical != logical])
+
     def chunk_at(self, logical: int) -> Chunk | None:
         """Return the chunk that holds a logical address, or None."""
         index = bisect_right(self._chunk_starts, logical) - 1

@@ -81,6 +81,21 @@ int bm_writer_new_tree(struct bm_writer *writer, uint64_t id, uint64_t owner, ui
  */
 int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 			struct bm_fault *fault);
+/*
+ * create_reloc_root(): a copy of `bytenr`, the root of `source` in the last commit, becomes the root of
+ * the new tree of relocation `id`.
+ */
+int bm_writer_reloc_root(struct bm_writer *writer, uint64_t source, uint64_t id, uint64_t bytenr,
+			 struct bm_fault *fault);
+/* btrfs_drop_subtree(): the block, a child of `parent` in a tree of relocation, goes from it. */
+int bm_writer_drop_subtree(struct bm_writer *writer, uint64_t id, uint64_t bytenr, uint64_t parent,
+			   struct bm_fault *fault);
+/*
+ * The child at `slot` of `node`, which may be written to, is from now on the block `bytenr` of that
+ * generation (btrfs_set_node_blockptr()); who refers to what is the caller's.
+ */
+int bm_writer_point(struct bm_writer *writer, uint64_t id, uint64_t node, uint32_t slot,
+		    uint64_t bytenr, uint64_t generation, struct bm_fault *fault);
 /* btrfs_drop_snapshot(): drop every reference of a tree, its blocks and the extents below. */
 int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *fault);
 /* The transaction that runs from now on (after bm_writer_write_blocks of the one before). */

@@ -352,15 +352,17 @@ const uint8_t *bm_writer_read_child(struct bm_writer *writer, const struct bm_wr
 int bm_writer_is_ours(const struct bm_writer *writer, const struct bm_writer_tree *tree,
 		      const uint8_t *block)
 {
-	return !tree->force_cow && bm_writer_is_new(writer, block);
+	const struct btrfs_header *header = block_header(block);
+
+	return !tree->force_cow && bm_writer_is_new(writer, block) &&
+	       (bm_writer_is_reloc(tree) || !(header->flags & BM_HEADER_RELOC));
 }
 
 int bm_writer_is_new(const struct bm_writer *writer, const uint8_t *block)
 {
 	const struct btrfs_header *header = block_header(block);
 
-	return header->generation == writer->transid &&
-	       !(header->flags & (BM_HEADER_WRITTEN | BM_HEADER_RELOC)) &&
+	return header->generation == writer->transid && !(header->flags & BM_HEADER_WRITTEN) &&
 	       is_set(writer->dirty_bits, sector_of(writer, block));
 }
 

@@ -148,6 +148,14 @@ int bm_writer_is_ours(const struct bm_writer *writer, const struct bm_writer_tre
 /* Whether the running transaction made it and has not written it yet. */
 int bm_writer_is_new(const struct bm_writer *writer, const uint8_t *block);
 
+#define TREE_LOG_OBJECTID ((uint64_t)-6)
+#define TREE_RELOC_OBJECTID ((uint64_t)-8)
+/* A tree of relocation, of whose blocks each refers by its address (BTRFS_TREE_RELOC_OBJECTID). */
+static inline int bm_writer_is_reloc(const struct bm_writer_tree *tree)
+{
+	return tree->owner == TREE_RELOC_OBJECTID;
+}
+
 /* Nothing is known of a tree any more; its blocks stay. */
 void bm_writer_forget_tree(struct bm_writer *writer, uint64_t id);
 /* The tree has this root, a block of the running transaction. */
@@ -180,6 +188,10 @@ void bm_space_destroy(struct bm_writer *writer);
  */
 uint8_t *bm_writer_alloc_block(struct bm_writer *writer, struct bm_writer_tree *tree, int level,
 			       const struct bm_key *first, uint64_t hint, struct bm_fault *fault);
+/* The same for a tree of relocation (owner -8), of `parent`, 0: it is the root, whose parent is itself. */
+uint8_t *bm_writer_alloc_reloc(struct bm_writer *writer, struct bm_writer_tree *tree, int level,
+			       const struct bm_key *first, uint64_t hint, uint64_t parent,
+			       struct bm_fault *fault);
 /* btrfs_free_tree_block(): the tree gives its reference back; last_ref: nobody else has one. */
 int bm_writer_free_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 			 const uint8_t *block, uint64_t parent, int last_ref,
@@ -356,7 +368,6 @@ int bm_writer_insert_entry_near(struct bm_writer *writer, struct bm_writer_tree 
 
 /* ---- logs */
 
-#define TREE_LOG_OBJECTID ((uint64_t)-6)
 /* Whether a block is of a log or of the tree of the logs. */
 static inline int bm_is_log(const uint8_t *block)
 {

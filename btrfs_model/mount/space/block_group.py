@@ -195,31 +195,83 @@ def _groups(fs: Mount, kind: int) -> list[GroupState]:
     return [group for group in fs.writer.groups() if group.flags & kind]
 
 
-def allocate_chunk(fs: Mount, kind: int) -> Chunk:
-    """Make a chunk and its block group.
+def alloc_profile(fs: Mount, kind: int) -> int:
+    """Return the flags of the next chunk of a kind (``btrfs_get_alloc_profile()``).
 
-    `kind`: DATA 1, SYSTEM 2 or METADATA 4; the profile is that of the last such chunk.
-    Raises OSError: ENOSPC when the device has no hole for it.
+    Those that a balance converts to, else those of the last such chunk.
     """
-    if kind != BTRFS_BLOCK_GROUP_SYSTEM:
-        _ensure_system(fs)
     groups = _groups(fs, kind)
     flags = groups[-1].flags if groups else kind
+    if kind in fs.restripe:
+        flags = flags & _KINDS | fs.restripe[kind]
     if flags & BTRFS_BLOCK_GROUP_RAID1:
         # takes two devices: one device gets single chunks (btrfs_reduce_alloc_profile())
         flags &= _KINDS
-    chunk = _place(fs, flags)
+    return flags
+
+
+def allocate_chunk(fs: Mount, kind: int) -> Chunk:
+    """Make a chunk and its block group.
+
+    `kind`: DATA 1, SYSTEM 2 or METADATA 4; the profile is that of :func:`alloc_profile`.
+    Raises OSError: ENOSPC when the device has no hole for it.
+    """
+    if kind != BTRFS_BLOCK_GROUP_SYSTEM:
+        ensure_system(fs)
+    chunk = _place(fs, alloc_profile(fs, kind))
     if kind == BTRFS_BLOCK_GROUP_SYSTEM:
         _check_system_array(fs, chunk)
     _add_group(fs, chunk)
     return chunk
 
 
-def _ensure_system(fs: Mount) -> None:
+def ensure_system(fs: Mount) -> None:
     """Add a chunk for the chunk tree before that is full (``check_system_chunk()``)."""
     free = sum(group.free for group in _groups(fs, BTRFS_BLOCK_GROUP_SYSTEM))
     if free < _SYSTEM_PATHS * BTRFS_MAX_LEVEL * fs.nodesize:
         allocate_chunk(fs, BTRFS_BLOCK_GROUP_SYSTEM)
+
+
+def remove_chunk(fs: Mount, chunk: Chunk) -> None:
+    """Delete all records of a chunk whose block group is empty (``btrfs_remove_chunk()``).
+
+    Its place on the device is free after the commit.
+    """
+    writer, raw = fs.writer, fs.raw_super
+    devid = raw.dev_item.devid
+    for stripe in chunk.stripes:
+        writer.delete(ObjectId.DEV_TREE, (devid, int(ItemType.DEV_EXTENT), stripe))
+        fs.freed_dev_extents.append((stripe, chunk.length))
+    left = raw.dev_item.bytes_used - chunk.length * len(chunk.stripes)
+    fs.raw_super = raw._replace(dev_item=raw.dev_item._replace(bytes_used=left))
+    # what was found free of the device before
+    fs.reservations.chunks = -1
+    ensure_system(fs)
+    device = fs.raw_super.dev_item
+    key = (1, int(ItemType.DEV_ITEM), devid)
+    writer.update(ObjectId.CHUNK_TREE, key, 0, DEV_ITEM.pack(device))
+    chunk_key = (CHUNK_OBJECTID, int(ItemType.CHUNK_ITEM), chunk.logical)
+    writer.delete(ObjectId.CHUNK_TREE, chunk_key)
+    if chunk.type & BTRFS_BLOCK_GROUP_SYSTEM:
+        _remove_from_array(fs, chunk)
+    if fs.image.superblock.has_compat_ro("FREE_SPACE_TREE"):
+        last = (chunk.end - 1, 255, U64_MAX)
+        writer.delete_range(ObjectId.FREE_SPACE_TREE, (chunk.logical, 0, 0), last)
+    group = (chunk.logical, int(ItemType.BLOCK_GROUP_ITEM), chunk.length)
+    writer.delete(group_tree(fs.image.superblock), group)
+    writer.remove_group(chunk.logical)
+    fs.image.remove_chunk(chunk.logical)
+
+
+def _remove_from_array(fs: Mount, chunk: Chunk) -> None:
+    """Delete the copy of a chunk item in the superblock (``btrfs_del_sys_chunk()``)."""
+    raw, device = fs.raw_super, fs.raw_super.dev_item
+    size = DISK_KEY.size + len(chunk_item(chunk, device.devid, device.uuid))
+    array = bytes(raw.sys_chunk_array[: raw.sys_chunk_array_size])
+    head = DISK_KEY.pack(DiskKey(CHUNK_OBJECTID, int(ItemType.CHUNK_ITEM), chunk.logical))
+    at = array.index(head)
+    array = array[:at] + array[at + size :]
+    fs.raw_super = raw._replace(sys_chunk_array=array, sys_chunk_array_size=len(array))
 
 
 def _check_system_array(fs: Mount, chunk: Chunk) -> None:
@@ -275,11 +327,16 @@ def dev_extents(fs: Mount) -> list[tuple[int, int]]:
             for item in fs.writer.tree(ObjectId.DEV_TREE).items(first, last)]  # fmt: skip
 
 
+def _taken(fs: Mount) -> list[tuple[int, int]]:
+    """Return the same with what the running transaction freed, which the last commit has still."""
+    return sorted([*dev_extents(fs), *fs.freed_dev_extents])
+
+
 def _find_free_dev_extent(fs: Mount, wanted: int) -> tuple[int, int]:
     """Return the first hole of the device with `wanted` bytes, else the largest: start, size."""
     best = (_RESERVED, 0)
     at = _RESERVED
-    for start, length in [*dev_extents(fs), (fs.raw_super.dev_item.total_bytes, 0)]:
+    for start, length in [*_taken(fs), (fs.raw_super.dev_item.total_bytes, 0)]:
         hole = start - at
         if hole > best[1]:
             best = (at, min(hole, wanted))

@@ -15,6 +15,9 @@ static uint8_t *force_cow_block(struct bm_writer *writer, struct bm_writer_tree 
 				struct bm_fault *fault)
 {
 	const struct btrfs_header *header = block_header(old);
+	uint64_t parent_start =
+	    bm_writer_is_reloc(tree) && parent ? block_header(parent)->bytenr : 0;
+	uint64_t hint = header->bytenr / HINT_UNIT * HINT_UNIT;
 	struct bm_key first = {0};
 	struct btrfs_header *new;
 	uint8_t *copy;
@@ -24,8 +27,10 @@ static uint8_t *force_cow_block(struct bm_writer *writer, struct bm_writer_tree 
 	writer->structure++;
 	if (header->nritems)
 		first = to_key(block_key(old, 0));
-	copy = bm_writer_alloc_block(writer, tree, header->level, &first,
-				     header->bytenr / HINT_UNIT * HINT_UNIT, fault);
+	copy = bm_writer_is_reloc(tree)
+		   ? bm_writer_alloc_reloc(writer, tree, header->level, &first, hint, parent_start,
+					   fault)
+		   : bm_writer_alloc_block(writer, tree, header->level, &first, hint, fault);
 	if (!copy)
 		return NULL;
 	/* btrfs_init_new_buffer(): the extent tree does not know of the block that is there */
@@ -40,9 +45,12 @@ static uint8_t *force_cow_block(struct bm_writer *writer, struct bm_writer_tree 
 	memcpy(copy, old, writer->nodesize);
 	new->bytenr = bytenr;
 	new->generation = writer->transid;
-	new->owner = tree->owner;
 	new->flags &= ~(uint64_t)(BM_HEADER_WRITTEN | BM_HEADER_RELOC);
 	new->flags |= BM_HEADER_BACKREF_REV;
+	if (bm_writer_is_reloc(tree))
+		new->flags |= BM_HEADER_RELOC; /* the owner stays who it was */
+	else
+		new->owner = tree->owner;
 	memcpy(new->fsid, writer->fsid, sizeof(new->fsid));
 	if (bm_writer_update_refs_for_cow(writer, tree, old, copy, &last_ref, fault) < 0)
 		return NULL;
@@ -52,7 +60,9 @@ static uint8_t *force_cow_block(struct bm_writer *writer, struct bm_writer_tree 
 	} else {
 		bm_writer_set_root(writer, tree, copy);
 	}
-	if (bm_writer_free_block(writer, tree, old, 0, last_ref, fault) < 0)
+	if (bm_writer_is_reloc(tree) && !parent)
+		parent_start = header->bytenr;
+	if (bm_writer_free_block(writer, tree, old, parent_start, last_ref, fault) < 0)
 		return NULL;
 	BM_ASSERT(bm_writer_is_new(writer, copy));
 	return copy;

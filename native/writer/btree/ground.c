@@ -91,3 +91,21 @@ int bm_writer_own_child(struct bm_writer *writer, uint64_t id, uint64_t parent, 
 	*bytenr = block_header(child)->bytenr;
 	return BM_OK;
 }
+
+int bm_writer_point(struct bm_writer *writer, uint64_t id, uint64_t parent, uint32_t slot,
+		    uint64_t bytenr, uint64_t generation, struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
+	const uint8_t *node = tree ? own_block(writer, tree, parent, fault) : NULL;
+	struct btrfs_key_ptr *ptr;
+
+	if (!node)
+		return fault->code;
+	if (!block_header(node)->level || slot >= block_header(node)->nritems)
+		return bm_writer_errno(fault, tree, EINVAL);
+	writer->structure++;
+	ptr = ptr_of(bm_writer_writable(writer, node), slot);
+	ptr->blockptr = bytenr;
+	ptr->generation = generation;
+	return BM_OK;
+}

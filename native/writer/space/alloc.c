@@ -48,7 +48,8 @@ struct group {
 	uint64_t reserved; /* of data: taken, and not used yet */
 	uint64_t pinned;
 	uint32_t size_class;
-	size_t order; /* in which it was added: the order in which groups are tried */
+	int read_only; /* nothing is allocated in it */
+	size_t order;  /* in which it was added: the order in which groups are tried */
 	struct free_map free;
 };
 
@@ -66,6 +67,7 @@ struct bm_space {
 	size_t capacity;
 	size_t last; /* where the last look-up ended */
 	struct cluster cluster;
+	int from_first; /* the cluster was in a group that is read-only now: no hint counts */
 	struct free_range *pinned;
 	size_t pinned_count;
 	size_t pinned_capacity;
@@ -233,7 +235,7 @@ static void describe_group(const struct bm_space *space, const struct group *gro
 					.length = group->length,
 					.flags = group->flags,
 					.used = group->used,
-					.free = group->free.total,
+					.free = group->read_only ? 0 : group->free.total,
 					.pinned = group->pinned,
 					.commit_used = group->commit_used};
 	if (space->cluster.group == group)
@@ -275,8 +277,10 @@ int bm_writer_space_info(const struct bm_writer *writer, uint64_t kind, struct b
 			continue;
 		info->flags = group->flags;
 		info->total += group->length;
-		info->free += group->free.total;
 		info->pinned += group->pinned;
+		if (group->read_only)
+			continue;
+		info->free += group->free.total;
 		if (space->cluster.group == group)
 			info->free += space->cluster.free.total;
 	}
@@ -443,7 +447,7 @@ static int take_unclustered(struct bm_writer *writer, struct group *group, uint6
 static int take_from_group(struct bm_writer *writer, struct group *group, uint64_t from,
 			   const struct wanted *wanted, uint64_t *bytenr)
 {
-	if (!(group->flags & wanted->kind) ||
+	if (!(group->flags & wanted->kind) || group->read_only ||
 	    (wanted->in_use && group->free.total == group->length))
 		return 1;
 	if (wanted->classes && has_size_class(group) && !(wanted->classes >> group->size_class & 1))
@@ -464,7 +468,7 @@ static int search_groups(struct bm_writer *writer, const struct wanted *wanted, 
 	struct group *hinted = group_of(space, wanted->hint);
 	int ret;
 
-	if (hinted && hinted->flags & wanted->kind) {
+	if (hinted && hinted->flags & wanted->kind && !hinted->read_only) {
 		for (size_t i = hinted->order; i < space->count; i++) {
 			struct group *group = space->by_order[i];
 
@@ -494,6 +498,9 @@ static int find_block_space(struct bm_writer *writer, uint64_t kind, uint64_t hi
 
 	if (kind == GROUP_METADATA) {
 		wanted.empty = writer->ssd ? CLUSTER_SSD : CLUSTER_ROTATING;
+		if (writer->space->from_first)
+			wanted.hint = 0;
+		writer->space->from_first = 0;
 		if (writer->space->cluster.group)
 			wanted.hint = writer->space->cluster.window_start;
 		/*
@@ -527,7 +534,7 @@ uint64_t bm_writer_largest_data(const struct bm_writer *writer, uint64_t size)
 		const struct group *group = space->by_start[i];
 		struct free_range range;
 
-		if (!(group->flags & GROUP_DATA))
+		if (!(group->flags & GROUP_DATA) || group->read_only)
 			continue;
 		/* nobody looks for a range in a group that has less than is wanted */
 		if (group->free.total < size)
@@ -696,6 +703,52 @@ int bm_writer_unpin(struct bm_writer *writer, struct bm_fault *fault)
 	return BM_OK;
 }
 
+int bm_writer_set_read_only(struct bm_writer *writer, uint64_t start, int read_only,
+			    struct bm_fault *fault)
+{
+	struct bm_space *space = writer->space;
+	struct group *group = group_of(space, start);
+
+	if (!group)
+		return fail_range(BM_UNMAPPED, start, 0, fault);
+	if (read_only && space->cluster.group == group) {
+		space->from_first = 1;
+		if (release_cluster(space) < 0)
+			return fail_nomem(fault);
+	}
+	group->read_only = read_only;
+	return BM_OK;
+}
+
+int bm_writer_remove_group(struct bm_writer *writer, uint64_t start, struct bm_fault *fault)
+{
+	struct bm_space *space = writer->space;
+	struct group *group = group_of(space, start);
+	size_t place, kept = 0;
+
+	if (!group || group->start != start)
+		return fail_range(BM_UNMAPPED, start, 0, fault);
+	if (group->used || space->cluster.group == group)
+		return fail_range(BM_BAD_VALUE, start, group->used, fault);
+	/* what is pinned in it is nobody's any more */
+	for (size_t i = 0; i < space->pinned_count; i++)
+		if (!holds(group, space->pinned[i].start))
+			space->pinned[kept++] = space->pinned[i];
+	space->pinned_count = kept;
+	place = place_above(space, start) - 1;
+	memmove(space->by_start + place, space->by_start + place + 1,
+		(space->count - place - 1) * sizeof(*space->by_start));
+	memmove(space->by_order + group->order, space->by_order + group->order + 1,
+		(space->count - group->order - 1) * sizeof(*space->by_order));
+	space->count--;
+	space->last = 0;
+	for (size_t i = group->order; i < space->count; i++)
+		space->by_order[i]->order = i;
+	free_map_clear(&group->free);
+	free(group);
+	return BM_OK;
+}
+
 /* ------------------------------------------------------------------------------- tree blocks -- */
 
 static void init_header(const struct bm_writer *writer, const struct bm_writer_tree *tree,
@@ -714,8 +767,9 @@ static void init_header(const struct bm_writer *writer, const struct bm_writer_t
 	header->level = (uint8_t)level;
 }
 
-uint8_t *bm_writer_alloc_block(struct bm_writer *writer, struct bm_writer_tree *tree, int level,
-			       const struct bm_key *first, uint64_t hint, struct bm_fault *fault)
+static uint8_t *alloc_block(struct bm_writer *writer, struct bm_writer_tree *tree, int level,
+			    const struct bm_key *first, uint64_t hint, uint64_t parent,
+			    struct bm_fault *fault)
 {
 	int is_system = tree->owner == BTRFS_CHUNK_TREE_OBJECTID;
 	uint64_t bytenr, physical, contiguous;
@@ -733,13 +787,33 @@ uint8_t *bm_writer_alloc_block(struct bm_writer *writer, struct bm_writer_tree *
 	init_header(writer, tree, block, bytenr, level);
 	if (bm_writer_mark_dirty(writer, bytenr, fault) < 0)
 		return NULL;
+	if (bm_writer_is_reloc(tree) && !parent)
+		parent = bytenr;
 	if (tree->owner != TREE_LOG_OBJECTID &&
-	    bm_refs_tree(writer, BM_REF_ALLOC, bytenr, 0, tree->owner, tree->owner, level, first,
-			 fault) < 0)
+	    bm_refs_tree(writer, BM_REF_ALLOC, bytenr, parent, tree->owner, tree->owner, level,
+			 first, fault) < 0)
+		return NULL;
+	/* reloc trees always use full backref */
+	if (parent &&
+	    bm_refs_set_flags(writer, bytenr, BTRFS_BLOCK_FLAG_FULL_BACKREF, level, fault) < 0)
 		return NULL;
 	tree->bytes_used += writer->nodesize;
 	BM_ASSERT(bm_writer_is_new(writer, block) && !block_header(block)->nritems);
 	return block;
+}
+
+uint8_t *bm_writer_alloc_block(struct bm_writer *writer, struct bm_writer_tree *tree, int level,
+			       const struct bm_key *first, uint64_t hint, struct bm_fault *fault)
+{
+	return alloc_block(writer, tree, level, first, hint, 0, fault);
+}
+
+uint8_t *bm_writer_alloc_reloc(struct bm_writer *writer, struct bm_writer_tree *tree, int level,
+			       const struct bm_key *first, uint64_t hint, uint64_t parent,
+			       struct bm_fault *fault)
+{
+	BM_ASSERT(bm_writer_is_reloc(tree));
+	return alloc_block(writer, tree, level, first, hint, parent, fault);
 }
 
 int bm_writer_free_block(struct bm_writer *writer, struct bm_writer_tree *tree,

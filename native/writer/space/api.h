@@ -20,6 +20,14 @@
 /* A block group: `length` bytes at `start`, all free at first. Its chunk must be in the image. */
 int bm_writer_add_group(struct bm_writer *writer, uint64_t start, uint64_t length, uint64_t flags,
 			struct bm_fault *fault);
+/* btrfs_inc_block_group_ro(), btrfs_dec_block_group_ro(): whether anything is allocated in it. */
+int bm_writer_set_read_only(struct bm_writer *writer, uint64_t start, int read_only,
+			    struct bm_fault *fault);
+/* btrfs_remove_block_group(): an empty group is no more. */
+int bm_writer_remove_group(struct bm_writer *writer, uint64_t start, struct bm_fault *fault);
+/* btrfs_inc_extent_ref() (change > 0), btrfs_free_extent() of a tree block: by root, or by parent. */
+int bm_writer_tree_ref(struct bm_writer *writer, int change, uint64_t bytenr, uint64_t parent,
+		       uint64_t root, int level, struct bm_fault *fault);
 /* Take ranges (that an extent tree holds, or superblocks lie in) from the free space. */
 int bm_writer_occupy(struct bm_writer *writer, const uint64_t *start, const uint64_t *length,
 		     size_t count, int counts_as_used, struct bm_fault *fault);

@@ -77,8 +77,8 @@ int bm_writer_update_refs_for_cow(struct bm_writer *writer, struct bm_writer_tre
 				  struct bm_fault *fault)
 {
 	const struct btrfs_header *header = block_header(old);
-	uint64_t refs = 1, flags = 0;
-	int is_full;
+	int is_full, is_reloc = bm_writer_is_reloc(tree);
+	uint64_t refs = 1, flags = is_reloc ? BTRFS_BLOCK_FLAG_FULL_BACKREF : 0;
 
 	if (can_be_shared(tree, old) &&
 	    bm_writer_extent_info(writer, header->bytenr, &refs, &flags, fault) < 0)
@@ -91,14 +91,17 @@ int bm_writer_update_refs_for_cow(struct bm_writer *writer, struct bm_writer_tre
 							.wanted = BTRFS_METADATA_ITEM_KEY});
 	is_full = (flags & BTRFS_BLOCK_FLAG_FULL_BACKREF) != 0;
 	*last_ref = refs == 1;
-	if (refs > 1 && header->owner == tree->owner && !is_full) {
+	if (refs > 1 && (header->owner == tree->owner || is_reloc) && !is_full) {
 		if (bm_writer_mod_refs(writer, tree, old, 1, BM_REF_ADD, fault) < 0)
+			return fault->code;
+		if (is_reloc && (bm_writer_mod_refs(writer, tree, old, 0, BM_REF_DROP, fault) < 0 ||
+				 bm_writer_mod_refs(writer, tree, copy, 1, BM_REF_ADD, fault) < 0))
 			return fault->code;
 		return bm_refs_set_flags(writer, header->bytenr, BTRFS_BLOCK_FLAG_FULL_BACKREF,
 					 header->level, fault);
 	}
 	if (refs > 1 || is_full) {
-		if (bm_writer_mod_refs(writer, tree, copy, 0, BM_REF_ADD, fault) < 0)
+		if (bm_writer_mod_refs(writer, tree, copy, is_reloc, BM_REF_ADD, fault) < 0)
 			return fault->code;
 	}
 	return refs == 1 && is_full ? bm_writer_mod_refs(writer, tree, old, 1, BM_REF_DROP, fault)
@@ -128,13 +131,17 @@ static int copy_block(struct bm_writer *writer, const uint8_t *root, struct bm_w
 		      struct bm_fault *fault)
 {
 	const struct btrfs_header *header = block_header(root);
+	int is_reloc = bm_writer_is_reloc(fresh);
 	struct bm_key first = {0};
 	struct btrfs_header *own;
 	uint8_t *copy;
 
 	if (header->nritems)
 		first = to_key(block_key(root, 0));
-	copy = bm_writer_alloc_block(writer, fresh, header->level, &first, header->bytenr, fault);
+	copy = is_reloc ? bm_writer_alloc_reloc(writer, fresh, header->level, &first,
+						header->bytenr, 0, fault)
+			: bm_writer_alloc_block(writer, fresh, header->level, &first,
+						header->bytenr, fault);
 	if (!copy)
 		return fault->code;
 	own = header_of(copy);
@@ -142,11 +149,14 @@ static int copy_block(struct bm_writer *writer, const uint8_t *root, struct bm_w
 	memcpy(copy, root, writer->nodesize);
 	own->bytenr = fresh->bytenr;
 	own->generation = writer->transid;
-	own->owner = fresh->owner;
 	own->flags &= ~(uint64_t)(BM_HEADER_WRITTEN | BM_HEADER_RELOC);
+	if (is_reloc)
+		own->flags |= BM_HEADER_RELOC;
+	else
+		own->owner = fresh->owner;
 	memcpy(own->fsid, writer->fsid, sizeof(own->fsid));
 	BM_ASSERT(bm_writer_is_new(writer, copy));
-	return bm_writer_mod_refs(writer, fresh, copy, 0, BM_REF_ADD, fault);
+	return bm_writer_mod_refs(writer, fresh, copy, is_reloc, BM_REF_ADD, fault);
 }
 
 int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
@@ -176,4 +186,39 @@ int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 	fresh.bytes_used = tree->bytes_used;
 	tree->force_cow = 1;
 	return bm_writer_set_tree(writer, &fresh, fault);
+}
+
+int bm_writer_reloc_root(struct bm_writer *writer, uint64_t source, uint64_t id, uint64_t bytenr,
+			 struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, source, fault), fresh;
+	struct bm_fault none;
+	const uint8_t *root;
+
+	if (!tree)
+		return fault->code;
+	if (bm_writer_tree_of(writer, id, &none))
+		return bm_writer_errno(fault, tree, EEXIST);
+	root = bm_writer_read(writer, tree, bytenr, 0, -1, fault);
+	if (!root)
+		return fault->code;
+	tree->last_snapshot = block_header(root)->generation;
+	bm_writer_note_changed(writer, tree);
+	fresh = *tree;
+	fresh.id = id;
+	fresh.owner = TREE_RELOC_OBJECTID;
+	fresh.generation = fresh.origin = writer->transid;
+	fresh.level = block_header(root)->level;
+	fresh.force_cow = 0;
+	if (copy_block(writer, root, &fresh, fault) < 0)
+		return fault->code;
+	fresh.bytes_used = tree->bytes_used;
+	return bm_writer_set_tree(writer, &fresh, fault);
+}
+
+int bm_writer_tree_ref(struct bm_writer *writer, int change, uint64_t bytenr, uint64_t parent,
+		       uint64_t root, int level, struct bm_fault *fault)
+{
+	return bm_refs_tree(writer, change > 0 ? BM_REF_ADD : BM_REF_DROP, bytenr, parent, root, 0,
+			    level, NULL, fault);
 }

@@ -23,6 +23,8 @@ struct drop {
 	int level;
 	int updating;	  /* stage UPDATE_BACKREF */
 	int shared_level; /* where it began */
+	int top;	  /* level of the root, or of a parent that stays */
+	int last;	  /* level of the block with which all is done */
 };
 
 static int is_full(const struct drop *drop, int level)
@@ -63,7 +65,7 @@ static int lookup(struct drop *drop, uint64_t bytenr, int level)
 static int parent_of(struct drop *drop, int level, uint64_t *parent)
 {
 	/* the root refers to itself */
-	int holder = level == drop->tree->level ? level : level + 1;
+	int holder = level == drop->top ? level : level + 1;
 	const struct btrfs_header *header = block_header(drop->node[holder]);
 
 	*parent = is_full(drop, holder) ? header->bytenr : 0;
@@ -105,7 +107,8 @@ static int is_skipped(const struct drop *drop, int level, uint64_t generation)
 {
 	if (level == 0 && is_full(drop, 0) && (drop->updating || drop->refs[0] > 1))
 		return 1;
-	return drop->refs[level] > 1 && !drop->updating && generation <= drop->tree->origin;
+	return drop->refs[level] > 1 && !drop->updating &&
+	       (bm_writer_is_reloc(drop->tree) || generation <= drop->tree->origin);
 }
 
 /* do_walk_down(): 1: the child is not descended into. */
@@ -199,10 +202,8 @@ static int leave_block(struct drop *drop)
 /* walk_up_tree(): 1: all is done. */
 static int walk_up(struct drop *drop)
 {
-	int root_level = drop->tree->level;
-
 	drop->slot[drop->level] = block_header(drop->node[drop->level])->nritems;
-	for (; drop->level <= root_level; drop->level++) {
+	for (; drop->level <= drop->last; drop->level++) {
 		int level = drop->level, ret;
 
 		if (drop->slot[level] + 1 < block_header(drop->node[level])->nritems) {
@@ -225,7 +226,7 @@ int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *
 	drop.tree = bm_writer_tree_of(writer, id, fault);
 	if (!drop.tree)
 		return fault->code;
-	drop.level = drop.tree->level;
+	drop.level = drop.top = drop.last = drop.tree->level;
 	drop.node[drop.level] = bm_writer_read(writer, drop.tree, drop.tree->bytenr,
 					       drop.tree->generation, drop.level, fault);
 	if (!drop.node[drop.level])
@@ -239,4 +240,33 @@ int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *
 		return ret;
 	bm_writer_forget_tree(writer, id);
 	return BM_OK;
+}
+
+int bm_writer_drop_subtree(struct bm_writer *writer, uint64_t id, uint64_t bytenr, uint64_t parent,
+			   struct bm_fault *fault)
+{
+	struct drop drop = {.writer = writer, .fault = fault};
+	const uint8_t *node, *above;
+	int ret = 0;
+
+	drop.tree = bm_writer_tree_of(writer, id, fault);
+	above = drop.tree ? bm_writer_read(writer, drop.tree, parent, 0, -1, fault) : NULL;
+	node = above ? bm_writer_read(writer, drop.tree, bytenr, 0, block_header(above)->level - 1,
+				      fault)
+		     : NULL;
+	if (!node)
+		return fault->code;
+	drop.level = drop.last = block_header(node)->level;
+	drop.top = drop.level + 1;
+	drop.node[drop.top] = above;
+	drop.slot[drop.top] = block_header(above)->nritems;
+	drop.refs[drop.top] = 1;
+	drop.flags[drop.top] = BTRFS_BLOCK_FLAG_FULL_BACKREF;
+	drop.node[drop.level] = node;
+	while (!ret) {
+		ret = walk_down(&drop);
+		if (!ret)
+			ret = walk_up(&drop);
+	}
+	return ret < 0 ? ret : BM_OK;
 }

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A balance: chunks are moved, from the last to the first (``btrfs_balance()``, Linux 6.18)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.relocation.filters import SINGLE, ArgsFlag, Filters
+from btrfs_model.mount.relocation.group import group_at, relocate_chunk
+from btrfs_model.mount.space.block_group import allocate_chunk
+from btrfs_model.mount.transaction import commit, start_transaction
+from btrfs_model.ondisk.chunks import DUP, Chunk
+from btrfs_model.ondisk.constants import (
+    BTRFS_BLOCK_GROUP_DATA,
+    BTRFS_BLOCK_GROUP_METADATA,
+    BTRFS_BLOCK_GROUP_SYSTEM,
+)
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import BALANCE_ITEM, BalanceItem, DiskBalanceArgs
+
+_KEY: Final = (int(ObjectId.BALANCE), int(ItemType.TEMPORARY_ITEM), 0)
+_FORCE: Final = 1 << 3
+_MODELLED: Final = (SINGLE, DUP)
+
+
+class Moved(NamedTuple):
+    """What a balance did (``struct btrfs_balance_progress``).
+
+    `expected`: chunks that passed the filters at first.
+    `considered`: chunks that were looked at.
+    `completed`: chunks that were moved.
+    """
+
+    expected: int
+    considered: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to balance: the filters of a kind of chunks, None: none of these.
+
+    `force`: metadata may get fewer copies.
+    """
+
+    data: Filters | None = None
+    metadata: Filters | None = None
+    system: Filters | None = None
+    force: bool = False
+
+    @classmethod
+    def parse(
+        cls, data: str | None, metadata: str | None, system: str | None, *, force: bool = False
+    ) -> Request:
+        """Read filters; without any all chunks are moved.
+
+        Raises ValueError: for what is none, and for `system` without `force`.
+        """
+        if data is metadata is system is None:
+            data = metadata = ""
+        elif system is not None and not force:
+            raise ValueError("refusing to explicitly operate on system chunks without force")
+        system = metadata if system is None else system
+        parsed = [None if one is None else Filters.parse(one) for one in (data, metadata, system)]
+        return cls(parsed[0], parsed[1], parsed[2], force)
+
+    @property
+    def kinds(self) -> dict[int, Filters]:
+        """The filters by kind."""
+        named = ((BTRFS_BLOCK_GROUP_DATA, self.data), (BTRFS_BLOCK_GROUP_SYSTEM, self.system),
+                 (BTRFS_BLOCK_GROUP_METADATA, self.metadata))  # fmt: skip
+        return {kind: filters for kind, filters in named if filters is not None}
+
+    def of(self, chunk: Chunk) -> tuple[int, Filters] | None:
+        """Return the filters for a chunk, and the kind that they are of."""
+        kinds = self.kinds
+        kind = next((one for one in kinds if chunk.type & one), 0)
+        return (kind, kinds[kind]) if kind else None
+
+
+def chosen(fs: Mount, request: Request) -> Iterator[tuple[Chunk, bool]]:
+    """Go through the chunks from the last to the first: each, and whether it is to be moved.
+
+    A chunk is looked at when its turn has come; those that are made meanwhile lie behind.
+    """
+    left = {kind: filters.most for kind, filters in request.kinds.items()}
+    devid = fs.raw_super.dev_item.devid
+    for chunk in sorted(fs.image.chunks, key=lambda one: -one.logical):
+        if chunk not in fs.image.chunks:
+            continue
+        found = request.of(chunk)
+        wanted = found is not None and found[1].wants(
+            chunk, group_at(fs, chunk.logical).used, devid
+        )
+        if wanted and found is not None:
+            most = left[found[0]]
+            wanted = most is None or most > 0
+            left[found[0]] = most if most is None else most - wanted
+        yield chunk, wanted
+
+
+def check(fs: Mount, request: Request) -> None:
+    """Refuse what the kernel does (``btrfs_balance()``), and what is not modelled.
+
+    Raises OSError: EINVAL; UnsupportedError.
+    """
+    for kind, filters in request.kinds.items():
+        if not filters.flags & ArgsFlag.CONVERT:
+            continue
+        if filters.target not in _MODELLED:
+            # one device has no other
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
+        protected = kind != BTRFS_BLOCK_GROUP_DATA and filters.target == SINGLE
+        if (
+            protected
+            and not request.force
+            and any(chunk.type & kind and chunk.type & DUP for chunk in fs.image.chunks)
+        ):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
+    mixed = BTRFS_BLOCK_GROUP_DATA | BTRFS_BLOCK_GROUP_METADATA
+    if any(chunk.type & mixed == mixed for chunk in fs.image.chunks):
+        kinds = request.kinds
+        if kinds and (request.data is None or request.data != request.metadata):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
+        if any(filters.flags & ArgsFlag.CONVERT for filters in kinds.values()):
+            raise UnsupportedError(
+                f"{fs.path}: groups that mix data and metadata are converted by no model"
+            )
+
+
+def balance(fs: Mount, request: Request) -> Moved:
+    """Move the chunks that the filters leave.
+
+    Raises OSError: EINVAL; ENOSPC when one could not be moved, after all others were; EIO.
+    """
+    check(fs, request)
+    start_transaction(fs)
+    flags = sum(request.kinds) | (_FORCE if request.force else 0)
+    none = DiskBalanceArgs(*(0,) * 14, (0,) * 6)
+    data, metadata, system = (
+        none if one is None else one.disk
+        for one in (request.data, request.metadata, request.system)
+    )
+    item = BalanceItem(flags, data, metadata, system, (0,) * 4)
+    fs.writer.insert(ObjectId.ROOT_TREE, _KEY, BALANCE_ITEM.pack(item))
+    commit(fs)
+    fs.restripe = {
+        kind: filters.target % SINGLE for kind, filters in request.kinds.items()
+        if filters.flags & ArgsFlag.CONVERT
+    }  # fmt: skip
+    try:
+        return _move_all(fs, request)
+    finally:
+        fs.restripe = {}
+        if not fs.aborted:
+            start_transaction(fs, from_reserve=True)
+            fs.writer.delete(ObjectId.ROOT_TREE, _KEY)
+            commit(fs)
+
+
+def _move_all(fs: Mount, request: Request) -> Moved:
+    """``__btrfs_balance()``."""
+    counts = dict.fromkeys(request.kinds, 0)
+    expected = 0
+    for chunk, wanted in chosen(fs, request):
+        if wanted and (found := request.of(chunk)) is not None:
+            counts[found[0]] += 1
+            expected += 1
+    considered = completed = full = 0
+    reserved = False
+    for chunk, wanted in chosen(fs, request):
+        considered += 1
+        found = request.of(chunk)
+        if not wanted or found is None or counts[found[0]] < found[1].limit_min:
+            continue
+        if not reserved:
+            reserved = _may_alloc_data_chunk(fs, chunk)
+        try:
+            relocate_chunk(fs, chunk.logical)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or fs.aborted:
+                raise
+            full += 1
+        else:
+            completed += 1
+    if full:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
+    return Moved(expected, considered, completed)
+
+
+def _may_alloc_data_chunk(fs: Mount, chunk: Chunk) -> bool:
+    """Make a chunk for data where the one to be moved is empty, and may be the last.
+
+    (``btrfs_may_alloc_data_chunk()``.)
+    """
+    if not chunk.type & BTRFS_BLOCK_GROUP_DATA:
+        return False
+    if fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).used:
+        return False
+    fs.join_transaction()
+    allocate_chunk(fs, BTRFS_BLOCK_GROUP_DATA)
+    return True
