@@ -107,6 +107,7 @@ class Mount(Filesystem):
     `freed_dev_extents` (list): what chunks had of the device that the running transaction removed:
     start, size. It is free after the commit.
     `restripe` (dict): the profile that a balance converts chunks to, by kind (DATA 1 ...).
+    `device_end` (int or None): while it shrinks, where chunks have to end.
     `dirty_files` (dict): files with data that wait for writeback, in the order in which they became
     dirty, by subvolume and inode number.
     `nameless` (dict): open files that were made without a name (O_TMPFILE), by a path that stands
@@ -187,6 +188,7 @@ class Mount(Filesystem):
         self.reloc_roots = RelocRoots()
         self.freed_dev_extents: list[tuple[int, int]] = []
         self.restripe: dict[int, int] = {}
+        self.device_end: int | None = None
         self.dirty_files: dict[tuple[int, int], LiveInode] = {}
         self.nameless: dict[bytes, LiveInode] = {}
         self.dirty_bytes = DirtyBytes()

@@ -455,9 +455,9 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         ------
         OSError
             EINVAL for less than 256 MiB or no size, ENODEV, ERANGE, EFBIG for more than the device
-            has, ENOTCONN for ``cancel``.
+            has, ENOTCONN for ``cancel``, ENOSPC where what lies behind the new end has no room.
         UnsupportedError
-            Where chunks behind the new end have to be relocated.
+            Where chunks have to move, for what :meth:`balance` refuses.
         """
         resize(self, amount)
 

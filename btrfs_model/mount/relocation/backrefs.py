@@ -121,7 +121,7 @@ def _link(control: Control, node: Node, parent: int, queue: list[Node]) -> Node:
 
 def _add_path(fs: Mount, control: Control, node: Node, root: int, queue: list[Node]) -> None:
     """Add the nodes above a block that a tree refers to by its id (``handle_indirect...()``)."""
-    tree = fs.trees[root]
+    tree = fs.forest().trees[root]
     if tree.level > node.level:
         key = block_key(fs.image.block(node.bytenr, level=node.level), 0)
         for bytenr, _ in reversed(path_to(tree, key, node.level + 1)):
@@ -154,7 +154,7 @@ def _leaves_of_ref(fs: Mount, key: Key, ref: ExtentRef) -> Iterator[int]:
     assert ref.root is not None and ref.objectid is not None and ref.offset is not None
     start = 0 if ref.offset >> 63 else ref.offset
     first = (ref.objectid, int(ItemType.EXTENT_DATA), start)
-    for item in fs.trees[ref.root].items(first, (*first[:2], U64_MAX)):
+    for item in fs.forest().trees[ref.root].items(first, (*first[:2], U64_MAX)):
         extent = file_extent(item.data)
         if isinstance(extent, InlineExtent) or extent.disk_bytenr != key.objectid:
             continue

@@ -12,8 +12,11 @@ from typing import Final, NamedTuple
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.relocation.filters import SINGLE, ArgsFlag, Filters
-from btrfs_model.mount.relocation.group import group_at, relocate_chunk
-from btrfs_model.mount.space.block_group import allocate_chunk
+from btrfs_model.mount.relocation.group import (
+    group_at,
+    may_alloc_data_chunk,
+    relocate_chunk,
+)
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.chunks import DUP, Chunk
 from btrfs_model.ondisk.constants import (
@@ -180,7 +183,7 @@ def _move_all(fs: Mount, request: Request) -> Moved:
         if not wanted or found is None or counts[found[0]] < found[1].limit_min:
             continue
         if not reserved:
-            reserved = _may_alloc_data_chunk(fs, chunk)
+            reserved = may_alloc_data_chunk(fs, chunk)
         try:
             relocate_chunk(fs, chunk.logical)
         except OSError as error:
@@ -192,17 +195,3 @@ def _move_all(fs: Mount, request: Request) -> Moved:
     if full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
     return Moved(expected, considered, completed)
-
-
-def _may_alloc_data_chunk(fs: Mount, chunk: Chunk) -> bool:
-    """Make a chunk for data where the one to be moved is empty, and may be the last.
-
-    (``btrfs_may_alloc_data_chunk()``.)
-    """
-    if not chunk.type & BTRFS_BLOCK_GROUP_DATA:
-        return False
-    if fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).used:
-        return False
-    fs.join_transaction()
-    allocate_chunk(fs, BTRFS_BLOCK_GROUP_DATA)
-    return True

@@ -77,7 +77,7 @@ class Filters:
         if found.flags & ArgsFlag.DRANGE and not found.flags & ArgsFlag.DEVID:
             raise ValueError("drange filter must be used with devid filter")
         if found.flags & ArgsFlag.SOFT and not found.flags & ArgsFlag.CONVERT:
-            raise ValueError("'soft' option can be used only if changing profiles")
+            raise ValueError("'soft' option can be used only when converting profiles")
         return found
 
     def _with(self, name: str, value: str | None) -> Filters:
@@ -90,10 +90,10 @@ class Filters:
                              else f"unrecognized balance option: {name}")  # fmt: skip
         match name:
             case "profiles":
-                bits = [_profile(one, value) for one in value.split("|")]
+                bits = [_profile("profiles", one) for one in value.split("|")]
                 return self._set(ArgsFlag.PROFILES, profiles=sum(set(bits)))
             case "convert":
-                return self._set(ArgsFlag.CONVERT, target=_profile(value, value))
+                return self._set(ArgsFlag.CONVERT, target=_profile("convert", value))
             case "devid":
                 return self._set(ArgsFlag.DEVID, devid=_number("devid", value, low=1))
             case "usage" | "limit":
@@ -181,16 +181,16 @@ def _profile_bits(flags: int) -> int:
 
 
 def _profile(name: str, value: str) -> int:
-    if name.lower() not in _NAMES:
-        raise ValueError(f"unknown profile: {value}")
-    return _NAMES[name.lower()]
+    if value.lower() not in _NAMES:
+        raise ValueError(f"unknown profile: {value}\nERROR: invalid {name} argument")
+    return _NAMES[value.lower()]
 
 
 def _number(name: str, value: str, *, low: int = 0, most: int = 0) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) < low:
-        raise ValueError(f"invalid {name} argument: {value}")
-    if (most and int(value) > most) or int(value) > U64_MAX:
-        raise ValueError(f"invalid {name} argument: {value}")
+    is_number = value.isascii() and value.isdigit()
+    if not is_number or not low <= int(value) <= (most or U64_MAX):
+        shown = "Invalid" if name == "limit" else "invalid"
+        raise ValueError(f"{shown} {name} argument: {value}")
     return int(value)
 
 
@@ -198,8 +198,8 @@ def _range(name: str, value: str) -> tuple[int, int]:
     """Read ``from..to``, of which one may be left out."""
     low, dots, high = value.partition("..")
     if not dots or not (low or high):
-        raise ValueError(f"invalid {name} range: {value}")
+        raise ValueError(f"invalid {name} argument: {value}")
     first, last = _number(name, low or "0"), _number(name, high) if high else U64_MAX
     if first > last:
-        raise ValueError(f"range {value} is empty")
+        raise ValueError(f"range {value} doesn't make sense\nERROR: invalid {name} argument")
     return first, last

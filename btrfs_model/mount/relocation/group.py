@@ -25,12 +25,13 @@ from btrfs_model.mount.space.block_group import (
     allocate_chunk,
     ensure_system,
     remove_chunk,
+    room_for_chunks,
 )
 from btrfs_model.mount.space.level import level_of, may_use, overcommit
 from btrfs_model.mount.space.qgroup import set_mode
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.native.space import GroupState, QuotaMode
-from btrfs_model.ondisk.chunks import TYPES
+from btrfs_model.ondisk.chunks import TYPES, Chunk
 from btrfs_model.ondisk.constants import (
     BTRFS_BLOCK_GROUP_DATA,
     BTRFS_BLOCK_GROUP_METADATA,
@@ -40,6 +41,8 @@ from btrfs_model.ondisk.constants import (
 from btrfs_model.ondisk.items import extent_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 
+# of tree blocks that move, until a commit frees what was copied on the way
+_COPIES = 3
 # of unallocated space, what a reservation that does not wait may count on
 _HALF = 2
 
@@ -64,6 +67,20 @@ def relocate_chunk(fs: Mount, start: int) -> None:
     start_transaction(fs, from_reserve=True)
     chunk = next(chunk for chunk in fs.image.chunks if chunk.logical == start)
     remove_chunk(fs, chunk)
+
+
+def may_alloc_data_chunk(fs: Mount, chunk: Chunk) -> bool:
+    """Make a chunk for data where the one to be moved is empty, and may be the last.
+
+    (``btrfsmay_alloc_data_chunk()``.)
+    """
+    if not chunk.type & BTRFS_BLOCK_GROUP_DATA:
+        return False
+    if fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).used:
+        return False
+    fs.join_transaction()
+    allocate_chunk(fs, BTRFS_BLOCK_GROUP_DATA)
+    return True
 
 
 def _relocate_block_group(fs: Mount, start: int) -> None:
@@ -99,6 +116,8 @@ def _set_read_only(fs: Mount, group: GroupState) -> None:
     kind = kind & BTRFS_BLOCK_GROUP_DATA or kind
     if alloc_profile(fs, kind) != group.flags:
         _may_allocate(fs, kind)
+    if kind != BTRFS_BLOCK_GROUP_DATA and not _would_fit(fs, group, kind):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
     if not _has_room_without(fs, group):
         allocate_chunk(fs, kind)
         if not _has_room_without(fs, group):
@@ -114,6 +133,14 @@ def _may_allocate(fs: Mount, kind: int) -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
+
+
+def _would_fit(fs: Mount, group: GroupState, kind: int) -> bool:
+    """Whether blocks surely have room elsewhere: an abort half-way would be the end of a mount."""
+    flags = alloc_profile(fs, kind)
+    free = sum(one.free for one in fs.writer.groups()
+               if one.flags & kind and one.start != group.start)  # fmt: skip
+    return free + room_for_chunks(fs, flags) >= _COPIES * group.used
 
 
 def _has_room_without(fs: Mount, group: GroupState) -> bool:

@@ -303,7 +303,7 @@ def chunk_sizes(flags: int, total: int) -> tuple[int, int]:
 def _place(fs: Mount, flags: int) -> Chunk:
     """Find room on the device (``gather_device_info()``, ``decide_stripe_size_regular()``)."""
     device = fs.raw_super.dev_item
-    total = device.total_bytes
+    total = device_end(fs)
     most, most_stripe = chunk_sizes(flags, total)
     stripes = 2 if flags & BTRFS_BLOCK_GROUP_DUP else 1
     start, room = _find_free_dev_extent(fs, most_stripe * stripes)
@@ -327,6 +327,20 @@ def dev_extents(fs: Mount) -> list[tuple[int, int]]:
             for item in fs.writer.tree(ObjectId.DEV_TREE).items(first, last)]  # fmt: skip
 
 
+def device_end(fs: Mount) -> int:
+    """Return where chunks have to end on the device."""
+    return fs.raw_super.dev_item.total_bytes if fs.device_end is None else fs.device_end
+
+
+def room_for_chunks(fs: Mount, flags: int) -> int:
+    """Return how many bytes chunks of that profile could have of the device."""
+    at, room = _RESERVED, 0
+    for start, length in [*_taken(fs), (device_end(fs), 0)]:
+        room += max(0, min(start, device_end(fs)) - at)
+        at = max(at, start + length)
+    return room // (2 if flags & BTRFS_BLOCK_GROUP_DUP else 1)
+
+
 def _taken(fs: Mount) -> list[tuple[int, int]]:
     """Return the same with what the running transaction freed, which the last commit has still."""
     return sorted([*dev_extents(fs), *fs.freed_dev_extents])
@@ -336,8 +350,8 @@ def _find_free_dev_extent(fs: Mount, wanted: int) -> tuple[int, int]:
     """Return the first hole of the device with `wanted` bytes, else the largest: start, size."""
     best = (_RESERVED, 0)
     at = _RESERVED
-    for start, length in [*_taken(fs), (fs.raw_super.dev_item.total_bytes, 0)]:
-        hole = start - at
+    for start, length in [*_taken(fs), (device_end(fs), 0)]:
+        hole = min(start, device_end(fs)) - at
         if hole > best[1]:
             best = (at, min(hole, wanted))
             if hole >= wanted:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from btrfs_model.mount.files.file_item import file_ranges, has_nothing
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.block_group import chunk_sizes, global_reserve
+from btrfs_model.mount.space.block_group import chunk_sizes, device_end, global_reserve
 from btrfs_model.mount.space.reservations import Delalloc
 from btrfs_model.native.space import SpaceInfo
 from btrfs_model.ondisk.constants import (
@@ -40,7 +40,7 @@ def overcommit(fs: Mount, flags: int, share: int = EIGHTH) -> int:
     if flags & BTRFS_BLOCK_GROUP_DATA:
         return 0
     device = fs.raw_super.dev_item
-    left = device.total_bytes - device.bytes_used
+    left = max(0, device_end(fs) - device.bytes_used)
     if flags & BTRFS_BLOCK_GROUP_DUP:
         left //= 2
     # room for a chunk of data is kept, since data does not overcommit

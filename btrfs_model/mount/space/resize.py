@@ -6,11 +6,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
 
-from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.block_group import dev_extents
+from btrfs_model.mount.relocation.group import may_alloc_data_chunk, relocate_chunk
 from btrfs_model.mount.transaction import commit, start_transaction
+from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DEV_ITEM
 
@@ -28,7 +29,7 @@ def resize(fs: Mount, amount: str) -> None:
     Raises OSError: ENOTCONN for ``cancel``, as nothing runs; EINVAL for a size below 256 MiB or
     none; ENODEV for another device; ERANGE; EFBIG beyond the end of the device; EROFS when a
     transaction was aborted.
-    Raises UnsupportedError: where chunks behind the new end have to be relocated.
+    Raises OSError: ENOSPC where the chunks behind the new end have no room before it.
     """
     if amount == "cancel":
         raise _fail(fs, errno.ENOTCONN)
@@ -73,14 +74,10 @@ def _new_size(fs: Mount, text: str, size: int) -> int:
 
 def _set_size(fs: Mount, size: int) -> None:
     """Grow or shrink (``btrfs_grow_device()``, ``btrfs_shrink_device()``), and commit."""
-    raw = fs.raw_super
-    end = max(start + length for start, length in dev_extents(fs))
-    if size < end:
-        raise UnsupportedError(
-            f"{fs.path}: chunks reach up to {end} on the device, behind the new end {size}: "
-            "the model relocates none"
-        )
+    if size < fs.raw_super.dev_item.total_bytes:
+        _empty_behind(fs, size)
     start_transaction(fs)
+    raw = fs.raw_super
     device = raw.dev_item._replace(total_bytes=size)
     grown = raw.total_bytes + size - raw.dev_item.total_bytes
     fs.raw_super = raw._replace(dev_item=device, total_bytes=grown - grown % _SECTOR)
@@ -89,3 +86,43 @@ def _set_size(fs: Mount, size: int) -> None:
     key = (1, int(ItemType.DEV_ITEM), device.devid)
     fs.writer.update(ObjectId.CHUNK_TREE, key, 0, DEV_ITEM.pack(device))
     commit(fs)
+
+
+def _empty_behind(fs: Mount, size: int) -> None:
+    """Move the chunks that lie behind the new end, those of the device's end first.
+
+    What has no room is tried once more when all others have moved.
+    Raises OSError: ENOSPC.
+    """
+    fs.device_end = size
+    try:
+        for _ in range(2):
+            failed = [chunk for chunk in _behind(fs, size) if not _moves(fs, chunk)]
+            if not failed:
+                return
+        raise _fail(fs, errno.ENOSPC)
+    finally:
+        fs.device_end = None
+
+
+def _behind(fs: Mount, size: int) -> Iterator[Chunk]:
+    """Go through the chunks with a stripe behind `size`, from the last on the device."""
+    stripes = sorted(
+        ((at, chunk) for chunk in fs.image.chunks for at in chunk.stripes
+         if at + chunk.length > size), key=lambda one: -one[0],
+    )  # fmt: skip
+    for _, chunk in stripes:
+        if chunk in fs.image.chunks:
+            yield chunk
+
+
+def _moves(fs: Mount, chunk: Chunk) -> bool:
+    """Move a chunk; whether there was room."""
+    try:
+        may_alloc_data_chunk(fs, chunk)
+        relocate_chunk(fs, chunk.logical)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or fs.aborted:
+            raise
+        return False
+    return True

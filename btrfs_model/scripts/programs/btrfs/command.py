@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.scripts.program import Program, UsageError, reason, say
 from btrfs_model.scripts.programs.btrfs import (
+    balance,
     check,
     devices,
     dump_super,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _COMMANDS: Final[dict[str, Command]] = {
     **subvolumes.COMMANDS, **subvolume_list.COMMANDS, **streams.COMMANDS, **space.COMMANDS,
     **quotas.COMMANDS, **inspect.COMMANDS, **dump_super.COMMANDS, **check.COMMANDS,
-    **devices.COMMANDS, **resize.COMMANDS,
+    **devices.COMMANDS, **resize.COMMANDS, **balance.COMMANDS,
 }  # fmt: skip
 _QUIET: Final = {"subvolume create", "subvolume snapshot", "subvolume delete", "send", "receive"}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``btrfs device``, ``btrfs filesystem usage`` and ``btrfs balance``."""
+"""``btrfs device`` and ``btrfs filesystem usage``."""
 
 from __future__ import annotations
 
@@ -192,29 +192,6 @@ def _stats(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return 0
 
 
-# ------------------------------------------------------------------------------------- balance --
-
-
-def _balance(what: str) -> Command:
-    def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-        if what == "start":
-            raise UnknownError("btrfs balance start: nothing balances here: no block group is "
-                               "relocated")  # fmt: skip
-        if len(arguments) != 1:
-            raise UnknownError(f"btrfs balance {what}: say one path")
-        path = arguments[0]
-        if opened(computer, shell, path) is None:
-            return 1
-        if what == "status":
-            shell.write(f"No balance found on '{path}'\n")
-            return 0
-        why = {"cancel": "Not in progress", "pause": "Not running"}[what]
-        say(shell, f"ERROR: balance {what} on '{path}' failed: {why}\n")
-        return 2
-
-    return run
-
-
 def _several(name: str) -> Command:
     def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         del computer, shell, arguments
@@ -228,5 +205,4 @@ COMMANDS: Final[dict[str, Command]] = {
                                          "replace start")},
     "filesystem usage": _usage, "device usage": _device_usage, "device scan": _scan,
     "device ready": _ready, "device stats": _stats,
-    **{f"balance {one}": _balance(one) for one in ("start", "status", "cancel", "pause")},
 }  # fmt: skip
