@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from btrfs_model.questions.send.ioctl import SendResult as SendResult
     from btrfs_model.questions.send.ioctl import send as send
     from btrfs_model.questions.send.plan import plan as plan
+    from btrfs_model.questions.usage.balanced import balance_plan as balance_plan
     from btrfs_model.questions.usage.compressed import compression as compression
     from btrfs_model.questions.usage.files import extent_references as extent_references
     from btrfs_model.questions.usage.files import extents as extents
@@ -95,6 +96,7 @@ _HOMES: Final = {
     "StreamWriter": "stream.writer:StreamWriter",
     "__version__": "base.version:__version__",
     "WritableFilesystem": "mount.writable:WritableFilesystem",
+    "balance_plan": "questions.usage.balanced:balance_plan",
     "build": "experiments.replay:build",
     "check": "questions.check:check",
     "commit": "questions.lasting:commit",

@@ -68,6 +68,7 @@ _COMMANDS = {
     "extents": ("usage", "Show how much of a file's extents is used, and by whom."),
     "du": ("usage", "Show what subvolumes use alone and what they share; what to delete."),
     "waste": ("waste", "Show what files keep for nothing, and what a rewrite frees."),
+    "balance": ("balance", "Tell which chunks a balance moves, and what is free then."),
     "compression": ("waste", "Show how files are compressed, and why some are not."),
     "qgroups": ("usage", "Show quota groups, and beside them what there is."),
     "inode-resolve": ("usage", "Show all paths of an inode."),

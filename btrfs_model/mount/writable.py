@@ -44,7 +44,7 @@ from btrfs_model.mount.mount import Hooks
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
 from btrfs_model.mount.options import MountOptions
-from btrfs_model.mount.relocation.balance import Moved, Request, balance
+from btrfs_model.mount.relocation.balance import Balanced, Request, balance
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.space.qgroup import read_qgroup_config
 from btrfs_model.mount.space.quota_ctl import rescan_worker
@@ -469,7 +469,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         system: str | None = None,
         *,
         force: bool = False,
-    ) -> Moved:
+    ) -> Balanced:
         """Move chunks, so that what is in them lies elsewhere (BTRFS_IOC_BALANCE_V2).
 
         Each of the filters is for one kind of chunks, as ``btrfs balance start -d`` takes them
@@ -485,7 +485,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
 
         Returns
         -------
-        Moved
+        Balanced
             How many chunks were chosen, looked at and moved.
 
         Raises

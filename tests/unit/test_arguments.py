@@ -23,6 +23,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "StreamWriter": (1,),
     "WritableFilesystem": (Memory(1 << 28),),
     "WritableFilesystem.load": ("disk.img",),
+    "balance_plan": ("disk.img",),
     "build": ("send-truncate", 0.01),
     "check": ("disk.img",),
     "commit": (FS,),

@@ -2,15 +2,18 @@
 """A balance moves everything, and nothing that is stored changes."""
 
 import errno
+import json
 import random
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import btrfs_model as bm
+from btrfs_model.cli import cli
 
 
-def mixed_files(seed: int, count: int = 30) -> bm.WritableFilesystem:
+def mixed_files(seed: int, count: int = 20) -> bm.WritableFilesystem:
     """Files of many kinds in four snapshots, with clones and preallocated ranges."""
     choice, names = random.Random(seed), []
     fs = bm.create("1G", nodesize=4096)
@@ -85,3 +88,39 @@ def test_what_rotted_does_not_move() -> None:
             fs.balance(data="")
         fs.image.view[place] ^= 1
         assert fs.balance(data="").completed > 0
+
+
+@pytest.mark.claim("What a balance would move is told without writing to the image.")
+def test_a_plan_tells_what_a_balance_does(tmp_path: Path) -> None:
+    image = tmp_path / "disk.img"
+    with mixed_files(3) as fs:
+        fs.save(image)
+    before = image.read_bytes()
+    plan = bm.balance_plan(image, data="", metadata="limit=1")
+    assert image.read_bytes() == before
+    with bm.load(image) as fs:
+        moved = fs.balance(data="", metadata="limit=1")
+        device = fs.raw_super.dev_item
+    assert (plan.table.moved.sum(), plan.considered) == (moved.completed, moved.considered)
+    assert plan.unallocated_after == device.total_bytes - device.bytes_used
+    assert plan.error is None and plan.data > plan.metadata > 0
+    ran = CliRunner().invoke(cli, ["balance", str(image), "-d", "", "--dry-run", "--json"])
+    *chunks, sums = [json.loads(line) for line in ran.output.splitlines()]
+    assert [row["type"] for row in chunks] == ["DATA"] * sums["relocated"]
+
+
+def test_a_filesystem_ends_before_its_last_chunk(tmp_path: Path) -> None:
+    with bm.create("1G") as fs:
+        for name in ("a", "b", "c"):
+            fs.create(name)
+            fs.fallocate(name, 0, 100 << 20)
+        fs.sync()
+        fs.unlink("a")
+        fs.unlink("b")
+        fs.sync()
+        fs.resize("500M")
+        assert (
+            max(at + chunk.length for chunk in fs.image.chunks for at in chunk.stripes) <= 500 << 20
+        )
+        fs.save(tmp_path / "disk.img")
+    assert not bm.check(tmp_path / "disk.img")

@@ -33,6 +33,14 @@ _MODELLED: Final = (SINGLE, DUP)
 
 
 class Moved(NamedTuple):
+    """A chunk that was chosen: what was used of it, and whether there was room to move it."""
+
+    chunk: Chunk
+    used: int
+    done: bool
+
+
+class Balanced(NamedTuple):
     """What a balance did (``struct btrfs_balance_progress``).
 
     `expected`: chunks that passed the filters at first.
@@ -137,8 +145,10 @@ def check(fs: Mount, request: Request) -> None:
             )
 
 
-def balance(fs: Mount, request: Request) -> Moved:
+def balance(fs: Mount, request: Request, moved: list[Moved] | None = None) -> Balanced:
     """Move the chunks that the filters leave.
+
+    `moved`: gets those that were chosen.
 
     Raises OSError: EINVAL; ENOSPC when one could not be moved, after all others were; EIO.
     """
@@ -158,7 +168,7 @@ def balance(fs: Mount, request: Request) -> Moved:
         if filters.flags & ArgsFlag.CONVERT
     }  # fmt: skip
     try:
-        return _move_all(fs, request)
+        return _move_all(fs, request, [] if moved is None else moved)
     finally:
         fs.restripe = {}
         if not fs.aborted:
@@ -167,7 +177,7 @@ def balance(fs: Mount, request: Request) -> Moved:
             commit(fs)
 
 
-def _move_all(fs: Mount, request: Request) -> Moved:
+def _move_all(fs: Mount, request: Request, moved: list[Moved]) -> Balanced:
     """``__btrfs_balance()``."""
     counts = dict.fromkeys(request.kinds, 0)
     expected = 0
@@ -175,7 +185,7 @@ def _move_all(fs: Mount, request: Request) -> Moved:
         if wanted and (found := request.of(chunk)) is not None:
             counts[found[0]] += 1
             expected += 1
-    considered = completed = full = 0
+    considered = completed = 0
     reserved = False
     for chunk, wanted in chosen(fs, request):
         considered += 1
@@ -184,14 +194,15 @@ def _move_all(fs: Mount, request: Request) -> Moved:
             continue
         if not reserved:
             reserved = may_alloc_data_chunk(fs, chunk)
+        used, done = group_at(fs, chunk.logical).used, True
         try:
             relocate_chunk(fs, chunk.logical)
         except OSError as error:
             if error.errno != errno.ENOSPC or fs.aborted:
                 raise
-            full += 1
-        else:
-            completed += 1
-    if full:
+            done = False
+        moved.append(Moved(chunk, used, done))
+        completed += done
+    if not all(one.done for one in moved):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
-    return Moved(expected, considered, completed)
+    return Balanced(expected, considered, completed)
