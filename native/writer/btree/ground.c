@@ -107,5 +107,6 @@ int bm_writer_point(struct bm_writer *writer, uint64_t id, uint64_t parent, uint
 	ptr = ptr_of(bm_writer_writable(writer, node), slot);
 	ptr->blockptr = bytenr;
 	ptr->generation = generation;
+	BM_ASSERT(bm_writer_is_new(writer, node) && bm_node_is_sound(writer, node));
 	return BM_OK;
 }

@@ -251,6 +251,8 @@ int bm_writer_drop_subtree(struct bm_writer *writer, uint64_t id, uint64_t byten
 
 	drop.tree = bm_writer_tree_of(writer, id, fault);
 	above = drop.tree ? bm_writer_read(writer, drop.tree, parent, 0, -1, fault) : NULL;
+	if (above && !block_header(above)->level)
+		return bm_writer_errno(fault, drop.tree, EINVAL);
 	node = above ? bm_writer_read(writer, drop.tree, bytenr, 0, block_header(above)->level - 1,
 				      fault)
 		     : NULL;
