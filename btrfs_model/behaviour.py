@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -300,6 +300,19 @@ def mount_kernel(behaviour: str | Behaviour | None) -> Behaviour:
 @cache
 def _behaviour(name: str) -> Behaviour:
     return Behaviour(_preset(name), name)
+
+
+def name_ranges(names: Sequence[str], some: Collection[str]) -> str:
+    """Name some of several kernels; those that follow each other by the first and the last."""
+    found: list[list[str]] = []
+    before = ""
+    for name in names:
+        if name in some and before in some:
+            found[-1].append(name)
+        elif name in some:
+            found.append([name])
+        before = name
+    return ", ".join(part[0] if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in found)
 
 
 def table() -> pd.DataFrame:

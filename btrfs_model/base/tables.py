@@ -87,6 +87,15 @@ def frame(columns: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
     return make(blocks, index=index, columns=heading.view())
 
 
+def frame_of_rows(columns: Mapping[str, str], rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
+    """Return rows as a DataFrame; `columns`: the names, in their order, with the types."""
+    import pandas as pd
+
+    rows = list(rows)
+    return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=kind)
+                         for name, kind in columns.items()})  # fmt: skip
+
+
 def plural(count: int, thing: str) -> str:
     """Return a number of things."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"

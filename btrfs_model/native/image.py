@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -57,6 +57,22 @@ def make_private(buffer: Any, file: int) -> bool:
     """
     memory = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
     return bool(lib.bm_make_private(memory, len(memory), file, new_fault()) == 0)
+
+
+def differences(one: Any, other: Any, most: int) -> Iterator[tuple[int, int]]:
+    """Yield where pages of two parts of memory differ: start and end of each run, in bytes.
+
+    `one`, `other`: as many bytes each; what was yielded may change.
+    `most`: of a run, a multiple of a page; a longer one is several.
+    """
+    left, right = ffi.from_buffer("uint8_t[]", one), ffi.from_buffer("uint8_t[]", other)
+    size, end = len(left), 0
+    found = ffi.new("uint64_t[2]")
+    while end < size:
+        lib.bm_next_difference(left, right, size, end, most, found)
+        start, end = found
+        if start < end:
+            yield start, end
 
 
 class Store:

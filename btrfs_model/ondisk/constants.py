@@ -7,6 +7,7 @@ together.
 
 from __future__ import annotations
 
+import stat
 from enum import IntEnum, IntFlag
 from typing import Final
 
@@ -91,3 +92,20 @@ class InodeFlag(IntFlag):
     DIRSYNC = 1 << 10
     COMPRESS = 1 << 11
     ROOT_ITEM_INIT = 1 << 31
+
+
+class OfMode:
+    """What has the mode of an inode."""
+
+    __slots__ = ()
+    mode: int
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return stat.S_ISREG(self.mode)

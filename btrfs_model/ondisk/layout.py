@@ -13,9 +13,18 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -91,12 +100,13 @@ class Layout(Generic[T]):
         fields: list[tuple[Any, ...]] = []
         # how to gather the flat numbers of a nested structure or array
         self._parts: list[tuple[int, int, Callable[[tuple[Any, ...]], Any] | None]] = []
-        self._nested = False
+        # parts that have parts, the last first
+        self._inner: list[tuple[int, Callable[[Any], list[Any]]]] = []
         self.places: dict[str, slice] = {}
         at = 0
         for field, hint in get_type_hints(record, include_extras=True).items():
-            code, numpy_type, gather = _field(hint)
-            count = len(struct.unpack(f"<{code}", bytes(struct.calcsize(f"<{code}"))))
+            code, numpy_type, gather, flatten = _field(hint)
+            count = _numbers(code)
             codes.append(code)
             fields.append((field, *numpy_type))
             self._parts.append((at, at + count, gather))
@@ -106,7 +116,8 @@ class Layout(Generic[T]):
                     f"{field}.{part}": slice(at + place.start, at + place.stop)
                     for part, place in _part(hint).places.items()
                 }
-            self._nested |= gather is not None
+            if flatten is not None:
+                self._inner.insert(0, (len(codes) - 1, flatten))
             at += count
         self.code = "".join(codes)
         self.struct = struct.Struct(f"<{self.code}")
@@ -135,14 +146,18 @@ class Layout(Generic[T]):
 
     def gather(self, flat: tuple[Any, ...]) -> T:
         """Make the record out of its flat numbers."""
-        if not self._nested:
+        if not self._inner:
             return self.record(*flat)
-        return self.record(
-            *(
-                flat[start] if gather is None else gather(flat[start:end])
-                for start, end, gather in self._parts
-            )
-        )
+        parts = [flat[start] if gather is None else gather(flat[start:end])
+                 for start, end, gather in self._parts]  # fmt: skip
+        return self.record(*parts)
+
+    def flatten(self, record: Any) -> list[Any]:
+        """Return the flat numbers of a record: the reverse of :meth:`gather`."""
+        flat = list(record)
+        for at, inner in self._inner:
+            flat[at : at + 1] = inner(flat[at])
+        return flat
 
     def pack(self, record: T) -> bytes:
         """Return the bytes of a structure: the reverse of :meth:`unpack`.
@@ -150,7 +165,7 @@ class Layout(Generic[T]):
         Raises OverflowError: when a number does not fit into its field.
         """
         try:
-            return self.struct.pack(*_flatten(record))
+            return self.struct.pack(*self.flatten(record))
         except struct.error as error:
             raise OverflowError(f"{self.name}: {error}") from None
 
@@ -164,45 +179,56 @@ class Layout(Generic[T]):
         return np.frombuffer(payload, self.dtype, count, offset)
 
 
-def _flatten(record: Any) -> Iterator[Any]:
-    """Numbers and bytes of a record, those of its parts among them."""
-    for value in record:
-        if isinstance(value, tuple):
-            yield from _flatten(value)
-        else:
-            yield value
-
-
 @cache
 def _part(record: Callable[..., T]) -> Layout[T]:
     """Return the layout of a structure that others have as a field."""
     return Layout("", record)
 
 
-def _field(
-    hint: Any,
-) -> tuple[str, tuple[Any, ...], Callable[[tuple[Any, ...]], Any] | None]:
-    """Struct code, numpy type and gatherer of a field from its annotation."""
+class _Field(NamedTuple):
+    """How a field lies on disk: code of struct, type of numpy; None of what has no parts.
+
+    `gather`: makes a value of flat numbers.
+    `flatten`: makes flat numbers of a value.
+    """
+
+    code: str
+    numpy_type: tuple[Any, ...]
+    gather: Callable[[tuple[Any, ...]], Any] | None = None
+    flatten: Callable[[Any], list[Any]] | None = None
+
+
+def _field(hint: Any) -> _Field:
+    """Return how a field lies on disk, from its annotation."""
     if get_origin(hint) is not Annotated:
         layout = _part(hint)
-        return layout.code, (layout.dtype,), layout.gather
+        if layout._inner:
+            return _Field(layout.code, (layout.dtype,), layout.gather, layout.flatten)
+        return _Field(layout.code, (layout.dtype,), hint._make, list)
     base, what = get_args(hint)[:2]
     if get_origin(base) is tuple:
         return _array_field(get_args(base)[0], what)
     if what.endswith("s"):
-        return what, ("u1", (int(what[:-1]),)), None
-    return what, (np.dtype(f"<{what}"),), None
+        return _Field(what, ("u1", (int(what[:-1]),)))
+    return _Field(what, (np.dtype(f"<{what}"),))
 
 
-def _array_field(
-    element: Any, count: int
-) -> tuple[str, tuple[Any, ...], Callable[[tuple[Any, ...]], Any]]:
-    code, numpy_type, gather = _field(element)
+def _array_field(element: Any, count: int) -> _Field:
+    code, numpy_type, gather, flatten = _field(element)
+    numpy_type = (numpy_type[0], (count,))
+    if gather is None or flatten is None:
+        return _Field(code * count, numpy_type, tuple, list)
+    one, parts, step = gather, flatten, _numbers(code)
 
     def gather_all(flat: tuple[Any, ...]) -> tuple[Any, ...]:
-        if gather is None:
-            return flat
-        step = len(flat) // count
-        return tuple(gather(flat[at : at + step]) for at in range(0, len(flat), step))
+        return tuple([one(flat[at : at + step]) for at in range(0, len(flat), step)])
 
-    return code * count, (numpy_type[0], (count,)), gather_all
+    def flatten_all(values: Any) -> list[Any]:
+        return [number for value in values for number in parts(value)]
+
+    return _Field(code * count, numpy_type, gather_all, flatten_all)
+
+
+def _numbers(code: str) -> int:
+    """Return how many numbers a code of struct has."""
+    return len(struct.unpack(f"<{code}", bytes(struct.calcsize(f"<{code}"))))

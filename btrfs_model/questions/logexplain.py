@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.behaviour import PRESETS, Behaviour, version
+from btrfs_model.base.tables import frame_of_rows
+from btrfs_model.behaviour import PRESETS, Behaviour, name_ranges, version
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import dir_items, file_extent, inode_names
 from btrfs_model.ondisk.keys import ItemType
@@ -25,7 +26,7 @@ from btrfs_model.volume.filesystem import Filesystem, opening
 from btrfs_model.volume.subvolume import join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import pandas as pd
 
@@ -116,12 +117,14 @@ def explain_log(fs: Filesystem, *, behaviours: Sequence[str] = ()) -> LogExplana
     by_number = {outcome.number: outcome for group in groups for outcome in group}
     rows, brought = [], {}
     for group in groups:
-        first, kernels = group[0], _ranges(group)
+        first, some = group[0], {str(outcome.behaviour) for outcome in group}
+        kernels = name_ranges([str(one.behaviour) for _, one in sorted(by_number.items())], some)
         by = _toggles(fs, by_number[first.number - 1], first) if first.number else []
         rows.append({"kernels": kernels, "outcome": first.said, "changes": len(first.changes),
                      "by": ", ".join(by)})  # fmt: skip
         brought[kernels] = first.changes
-    return LogExplanation(_frame(_LOGGED, logged), _frame(_REPLAYS, rows), brought, problem)
+    return LogExplanation(frame_of_rows(_LOGGED, logged), frame_of_rows(_REPLAYS, rows), brought,
+                          problem)  # fmt: skip
 
 
 class _Outcome(NamedTuple):
@@ -135,30 +138,6 @@ class _Outcome(NamedTuple):
     def is_as(self, other: _Outcome) -> bool:
         """Whether both are the same."""
         return self.said == other.said and self.changes.equals(other.changes)
-
-
-def _ranges(outcomes: list[_Outcome]) -> str:
-    """Name kernels, those that follow each other by the first and the last."""
-    found: list[list[_Outcome]] = []
-    for outcome in outcomes:
-        if found and found[-1][-1].number + 1 == outcome.number:
-            found[-1].append(outcome)
-        else:
-            found.append([outcome])
-    return ", ".join(
-        str(part[0].behaviour) + (f" to {part[-1].behaviour}" if len(part) > 1 else "")
-        for part in found
-    )
-
-
-def _frame(columns: dict[str, str], rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    import pandas as pd
-
-    rows = list(rows)
-    return pd.DataFrame(
-        {name: pd.Series([row[name] for row in rows], dtype=dtype)
-         for name, dtype in columns.items()}
-    )  # fmt: skip
 
 
 def _replay(fs: Filesystem, behaviour: Behaviour) -> tuple[str, pd.DataFrame]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.ondisk.constants import OfMode
 from btrfs_model.shell.streams import Stream
 
 _KINDS: Final = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFBLK: "b",
@@ -32,7 +33,7 @@ def fail(number: int, path: str) -> OSError:
 
 
 @dataclass(frozen=True)
-class Stat:
+class Stat(OfMode):
     """What stat(2) says; times in nanoseconds."""
 
     mode: int
@@ -62,16 +63,6 @@ class Stat:
     def kind(self) -> str:
         """A letter, as ``find -type`` has it."""
         return _KINDS.get(stat.S_IFMT(self.mode), "f")
-
-    @property
-    def is_dir(self) -> bool:
-        """Whether it is a directory."""
-        return stat.S_ISDIR(self.mode)
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it is a regular file."""
-        return stat.S_ISREG(self.mode)
 
     @property
     def is_link(self) -> bool:

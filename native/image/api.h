@@ -65,6 +65,15 @@ void bm_unmap_files(const uint8_t *base);
 int bm_make_private(uint8_t *base, uint64_t size, int file, struct bm_fault *fault);
 
 /*
+ * The next run of pages from byte `at` on that differ in two parts of memory of `size` bytes, up to
+ * `most` bytes of it: where it begins and ends; both are `size` where there is none. `at` and `most`
+ * are multiples of BM_PAGE; the last page may be a part of one.
+ */
+enum { BM_PAGE = 4096 };
+void bm_next_difference(const uint8_t *one, const uint8_t *other, uint64_t size, uint64_t at,
+			uint64_t most, uint64_t *out);
+
+/*
  * The store of blocks: `size` bytes at `base`, laid out as a device of btrfs, or with several. The
  * bytes after the last device are for tree blocks that lie in no single place: see chunks.c.
  * `verified` holds a bit for each sector at which a verified tree block starts, so that each is

@@ -260,6 +260,22 @@ int bm_make_private(uint8_t *base, uint64_t size, int file, struct bm_fault *fau
 	return BM_OK;
 }
 
+static int differs(const uint8_t *one, const uint8_t *other, uint64_t size, uint64_t at)
+{
+	return memcmp(one + at, other + at, size - at < BM_PAGE ? size - at : BM_PAGE) != 0;
+}
+
+void bm_next_difference(const uint8_t *one, const uint8_t *other, uint64_t size, uint64_t at,
+			uint64_t most, uint64_t *out)
+{
+	while (at < size && !differs(one, other, size, at))
+		at += BM_PAGE;
+	out[0] = at < size ? at : size;
+	while (at < size && at - out[0] < most && differs(one, other, size, at))
+		at += BM_PAGE;
+	out[1] = at < size ? at : size;
+}
+
 struct bm_mapping *bm_mapping_of(const uint8_t *address)
 {
 	return find((uintptr_t)address);

@@ -12,11 +12,14 @@ from crash_promises import BROKEN
 
 import btrfs_model as bm
 from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.behaviour import name_ranges
 from btrfs_model.cli import cli, common
-from btrfs_model.experiments.crashes.enumerate import Small, ranges, sequences_of
+from btrfs_model.experiments.crashes.api import Outcome, mount_after
+from btrfs_model.experiments.crashes.enumerate import Small, sequences_of
 from btrfs_model.experiments.crashes.promises import RULES, History
 from btrfs_model.experiments.crashes.seen import TOP, Inode, Ref, State
 from btrfs_model.experiments.small.sequences import Steps
+from btrfs_model.volume.memory import Memory
 
 FILE: Ref = (5, 257)
 FOLDER: Ref = (5, 258)
@@ -202,6 +205,28 @@ def test_sequences() -> None:
     assert found.states > found.mounts >= len(steps)
 
 
+@pytest.mark.claim(
+    "Of sequences that begin alike a state that several of them leave is mounted once, and what "
+    "they break is the same as of each alone."
+)
+def test_states_are_mounted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    behaviour, mounts = bm.Behaviour.parse("v6.18.44"), []
+
+    def count(memory: Memory, kernel: bm.Behaviour) -> Outcome:
+        mounts.append(kernel)
+        return mount_after(memory, kernel)
+
+    monkeypatch.setattr("btrfs_model.experiments.crashes.enumerate.mount_after", count)
+    begin: Steps = [["rename", "A/bar", "B/new"], ["fsync", "B"]]
+    sequences = [*enumerate([begin, [*begin, ["chmod", "A/foo", 0o600], ["fsync", "B/new"]],
+                             [*begin, ["create", "A/new"], ["sync"]]])]  # fmt: skip
+    together = Small(behaviour).judge(sequences)
+    assert len(mounts) == 3 < together.mounts
+    apart = [Small(behaviour).judge([one]) for one in sequences]
+    assert [one for part in apart for one in part.broken] == together.broken
+    assert sum(part.mounts for part in apart) == together.mounts
+
+
 FINDINGS: dict[str, tuple[Steps, set[str]]] = {
     "one-name": ([["rename", "A/bar", "B/new"], ["fsync", "B"]],
                  {"v6.1", "v6.18.44", "v7.2"}),
@@ -271,7 +296,7 @@ def test_a_table_of_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_ranges() -> None:
     names = ["v5", "v6", "v7", "v8"]
-    assert ranges(names, ["v5", "v7", "v8"]) == "v5, v7 to v8"
+    assert name_ranges(names, ["v5", "v7", "v8"]) == "v5, v7 to v8"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.native.image import differences
 from btrfs_model.volume.device import memory as memory_module
 from btrfs_model.volume.device.memory import Memory, Replacement, replacement_of
 
@@ -30,6 +31,33 @@ def test_what_is_saved_is_what_is_there(size: int, tmp_path: Path) -> None:
     memory.save(file)
     assert file.read_bytes() == bytes(memory.buffer)
     assert bytes(memory.copy().buffer) == bytes(memory.buffer)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_changes_are_taken_over(frozen: bool) -> None:
+    """What is yielded are the pages that differ, and in the end both are equal."""
+    rng, size = random.Random(1), 300 * PAGE + 77
+    mine, other = Memory(size), Memory(size)
+    if frozen:
+        mine.freeze()
+    for memory in (mine, other):
+        for _ in range(30):
+            at = rng.randrange(size - 5000)
+            memory.buffer[at : at + 5000] = rng.choice([bytes(5000), rng.randbytes(5000)])
+    other.buffer[-1] = 1
+    before = bytes(mine.buffer)
+    pages = {at // PAGE for at in range(0, size, PAGE)
+             if before[at : at + PAGE] != other.buffer[at : at + PAGE]}  # fmt: skip
+    found = {page for at, run in mine.take_changes(other)
+             for page in range(at // PAGE, -(-(at + len(run)) // PAGE))}  # fmt: skip
+    assert found == pages
+    assert bytes(mine.buffer) == bytes(other.buffer)
+    assert [*mine.take_changes(other)] == []
+
+
+def test_runs_of_pages_are_cut() -> None:
+    one, other = bytes(5 * PAGE), b"x" * (4 * PAGE) + bytes(PAGE)
+    assert [*differences(one, other, 3 * PAGE)] == [(0, 3 * PAGE), (3 * PAGE, 4 * PAGE)]
 
 
 def test_pages_of_zeros_are_holes(tmp_path: Path) -> None:

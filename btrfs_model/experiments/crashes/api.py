@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError, UnsupportedError
+from btrfs_model.base.tables import frame_of_rows
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.crashes.promises import Broken, Content, History
 from btrfs_model.experiments.crashes.record import (
@@ -218,14 +219,14 @@ class Outcome(NamedTuple):
 
 
 def mount_after(memory: Memory, kernel: Behaviour) -> Outcome:
-    """Mount what a crash left, in a copy of it.
+    """Mount what a crash left; the mount changes it.
 
     Raises UnsupportedError: for what the model does not handle.
     """
     try:
         # a mount looks at the first superblock alone (btrfs_read_disk_super())
         parse_superblock(bytes(memory.buffer[_SUPER : _SUPER + SUPER_SIZE]), _SUPER, _DEVICE)
-        with WritableFilesystem(memory.copy(), behaviour=kernel, replay_behaviour=kernel) as fs:
+        with WritableFilesystem(memory, behaviour=kernel, replay_behaviour=kernel) as fs:
             fs.sync()
             return Outcome(seen(fs), "mounted", check(fs, verify_data=True))
     except UnsupportedError:
@@ -250,7 +251,7 @@ class Judge:
         if outcome.state is None:
             yield state.moments[0], Broken("mount", outcome.said)
             return
-        for one in _unlogged(state.memory, outcome.state):
+        for one in _unlogged(state, outcome.state):
             yield state.moments[0], one
         for finding in outcome.findings:
             yield state.moments[0], Broken("check", str(finding))
@@ -267,7 +268,7 @@ class Judge:
         """Return what processes saw until a crash."""
         step, returned = moment
         # what the call of the commit does may be in it or not
-        base = max(self._commits[_generation(state.memory)] - 1, 0)
+        base = max(self._commits[SUPER_BLOCK.unpack(state.disk.superblock).generation] - 1, 0)
         states = self.recording.states
         fsynced: dict[Ref, int] = {}
         written: dict[Ref, int] = {}
@@ -283,11 +284,11 @@ class Judge:
         return History(states[base : step + 1], fsynced, unwritten)
 
 
-def _unlogged(memory: Memory, result: State) -> Iterator[Broken]:
+def _unlogged(state: DiskState, result: State) -> Iterator[Broken]:
     """Yield subvolumes without a log that are not as they were committed."""
     if len({root for root, _ in result}) == 1:
         return
-    with Filesystem(Image(memory.buffer)) as fs:
+    with Filesystem(Image(state.memory.buffer)) as fs:
         logged = fs.log_trees
         committed = seen(fs) if logged else result
     for root in sorted({root for root, _ in [*result, *committed]} - logged.keys()):
@@ -329,7 +330,7 @@ class _Found:
 
     def add(self, kernel: str, recording: Recording, state: DiskState, judge: Judge) -> None:
         """Judge a state."""
-        outcome = mount_after(state.memory, judge.kernel)
+        outcome = mount_after(state.memory.copy(), judge.kernel)
         steps = recording.log.steps
         rules = dict[str, None]()
         where = {"kernel": kernel, "device": recording.name}
@@ -354,12 +355,7 @@ class _Found:
 
     def answer(self) -> Crashes:
         """Return all of it."""
-        return Crashes(_frame(_STATES, self.rows), _frame(_BROKEN, self.broken), self.states,
-                       len(self._outcomes), self.status, self.stderr, self.images)  # fmt: skip
-
-
-def _frame(columns: dict[str, str], rows: list[dict[str, object]]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=kind)
-                         for name, kind in columns.items()})  # fmt: skip
+        return Crashes(
+            frame_of_rows(_STATES, self.rows), frame_of_rows(_BROKEN, self.broken), self.states,
+            len(self._outcomes), self.status, self.stderr, self.images,
+        )  # fmt: skip

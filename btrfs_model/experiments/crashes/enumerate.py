@@ -6,17 +6,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.behaviour import Behaviour
-from btrfs_model.experiments.crashes.api import Judge, mount_after
+from btrfs_model.behaviour import Behaviour, name_ranges
+from btrfs_model.experiments.crashes.api import Judge, Outcome, mount_after
 from btrfs_model.experiments.crashes.promises import RULES
 from btrfs_model.experiments.crashes.record import record_scenario, state_after
-from btrfs_model.experiments.crashes.seen import State
-from btrfs_model.experiments.crashes.states import disk_states
+from btrfs_model.experiments.crashes.seen import State, seen
+from btrfs_model.experiments.crashes.states import DiskState, Places, disk_states
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.scenario.run import Runner
@@ -39,6 +39,8 @@ _KERNELS: Final = ("v5.10", "v5.15", "v5.18", "v6.1", "v6.6", "v6.12", "v6.18", 
 _APART: Final = ("send-", "fiemap-", "qgroup-")
 """Toggles of what sequences do not do."""
 _COUNTS: Final = ("sequences", "states", "mounts")
+_KNOWN: Final = 500
+"""States that are remembered, of each kind."""
 PART: Final = 128
 """Sequences of a cell."""
 
@@ -71,6 +73,9 @@ class Small:
         self.behaviour = behaviour
         self._first = _tree(behaviour)
         self._states: dict[str, State] = {}
+        # of crashes and places in use, by what was written to the device until then
+        self._outcomes: dict[bytes, Outcome] = {}
+        self._used: dict[bytes, Places | None] = {}
 
     def judge(self, sequences: Iterable[tuple[int, Steps]]) -> Tally:
         """Judge all states that crashes of sequences leave; each has a number."""
@@ -82,22 +87,39 @@ class Small:
     def _judge(self, number: int, steps: Steps, tally: Tally) -> None:
         recording = record_scenario(
             scenario_of(steps), self.behaviour, size=_SIZE, first=self._first, strict=False,
-            states=lambda: self._seen(steps),
+            states=lambda fs: self._seen(steps, fs),
         )  # fmt: skip
         judge = Judge(recording, self.behaviour)
+        # sequences that begin alike follow each other
+        for known in (self._states, self._outcomes, self._used):
+            if len(known) > _KNOWN:
+                known.clear()
         tally.sequences += 1
         found: dict[str, str] = {}
-        for state in disk_states(recording):
+        for state in disk_states(recording, used=self._used):
             tally.states += state.states
             if not state.step:
                 continue  # what all sequences start from
             tally.mounts += 1
-            for _, one in judge.broken(state, mount_after(state.memory, self.behaviour)):
+            for _, one in judge.broken(state, self._outcome(state)):
                 found.setdefault(one.rule, one.what)
         tally.broken += [Broken(number, rule, what) for rule, what in found.items()]
 
-    def _seen(self, steps: Steps) -> list[State]:
-        """Return what is seen after each step; what makes it last changes nothing of that."""
+    def _outcome(self, state: DiskState) -> Outcome:
+        """Return what a mount makes of a state, which other sequences may have left as well."""
+        if state.written not in self._outcomes:
+            self._outcomes[state.written] = mount_after(state.disk.take(), self.behaviour)
+        return self._outcomes[state.written]
+
+    def _seen(self, steps: Steps, fs: WritableFilesystem) -> list[State]:
+        """Return what is seen after each step; what makes it last changes nothing of that.
+
+        `fs`: after the last one.
+        """
+        last = str([step for step in steps if step[0] not in POINTS])
+        if last not in self._states:
+            fs.sync()
+            self._states[last] = seen(fs)
         found: list[State] = []
         operations: Steps = []
         for step in [None, *steps]:
@@ -141,7 +163,7 @@ def sequences_of(length: int, part: int) -> list[tuple[int, Steps]]:
     return [(number, found[number]) for number in numbers if number < len(found)]
 
 
-@cache
+@lru_cache(1)
 def _small(behaviour: str) -> Small:
     return Small(Behaviour.parse(behaviour))
 
@@ -279,7 +301,7 @@ def _causes(table: pd.DataFrame, names: Sequence[str], length: int) -> pd.DataFr
         shortest = min(numbers, key=lambda number: (len(steps[number]), number))
         came, mended = _toggles(names, on, rule, steps[shortest])
         rows.append({
-            "rule": rule, "kernels": ranges(names, on), "sequences": len(numbers),
+            "rule": rule, "kernels": name_ranges(names, on), "sequences": len(numbers),
             "shortest": text_of(steps[shortest]), "broken": said[rule, shortest],
             "came with": ", ".join(came), "mended by": ", ".join(mended),
         })  # fmt: skip
@@ -296,21 +318,6 @@ def _steps(length: int, number: int) -> Steps:
 def text_of(steps: Steps) -> str:
     """Write a sequence on a line."""
     return "; ".join(" ".join(str(one) or "." for one in step) for step in steps)
-
-
-def ranges(names: Sequence[str], some: Sequence[str]) -> str:
-    """Name kernels, those that follow each other by the first and the last."""
-    found: list[list[str]] = []
-    before = None
-    for place, name in enumerate(names):
-        if name not in some:
-            continue
-        if before is not None and before == place - 1:
-            found[-1].append(name)
-        else:
-            found.append([name])
-        before = place
-    return ", ".join(part[0] if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in found)
 
 
 def _toggles(

@@ -86,7 +86,7 @@ def record_scenario(
     behaviour: Behaviour,
     *,
     size: int,
-    states: Callable[[], list[State]] | None = None,
+    states: Callable[[WritableFilesystem], list[State]] | None = None,
     first: Memory | None = None,
     strict: bool = True,
 ) -> Recording:
@@ -101,7 +101,8 @@ def record_scenario(
     size : int
         Of the device, bytes.
     states : callable, optional
-        Returns what was seen, where that is known already.
+        Returns what was seen, where that is known already; given the filesystem after the last
+        call, which may be changed.
     first : Memory, optional
         The filesystem that the first step finds; without it the scenario's mkfs makes one.
     strict : bool
@@ -119,10 +120,11 @@ def record_scenario(
             run.take(step)
             log.called(str(step))
         log.end(run.fs.memory)
-    if states is None:
-        with _Run(scenario, behaviour, size, first, strict) as run:
-            return Recording(log.name, log, run.seen())
-    return Recording(log.name, log, states())
+        run.fs.watcher = None
+        if states is not None:
+            return Recording(log.name, log, states(run.fs))
+    with _Run(scenario, behaviour, size, first, strict) as run:
+        return Recording(log.name, log, run.seen())
 
 
 def state_after(scenario: Scenario, behaviour: Behaviour, first: Memory) -> State:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.ondisk.constants import OfMode
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.subvolume import Subvolume
@@ -28,7 +29,7 @@ Name = tuple[Ref, bytes, Ref]
 
 
 @dataclass(frozen=True, slots=True)
-class Inode:
+class Inode(OfMode):
     """What can be seen of an inode.
 
     `mode`, `owner` (uid and gid), `device` (of a device node).
@@ -50,16 +51,6 @@ class Inode:
     def size(self) -> int:
         """Size of the content, bytes."""
         return self.large or len(self.data)
-
-    @property
-    def is_dir(self) -> bool:
-        """Whether it is a directory."""
-        return stat.S_ISDIR(self.mode)
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it is a regular file."""
-        return stat.S_ISREG(self.mode)
 
 
 State = dict[Ref, Inode]
@@ -124,7 +115,9 @@ def path_of(state: State, ref: Ref) -> str:
     """Return a path to an inode, from the top of the filesystem; its numbers where it has none."""
     parts: list[str] = []
     at = ref
-    above = {to: (directory, name) for directory, name, to in names_of(state)}
+    # the first of several names
+    names = sorted(names_of(state), reverse=True)
+    above = {to: (directory, name) for directory, name, to in names}
     while at != (5, TOP):
         if at not in above or len(parts) > len(above):
             return f"inode {ref[1]} of subvolume {ref[0]}"

@@ -10,8 +10,10 @@ which a write went to a place in use, as data of a file without copy on write do
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Final
@@ -21,11 +23,12 @@ from btrfs_model.experiments.crashes.record import Recording
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
-from btrfs_model.scripts.device_log import FUA, SECTOR, Entry
+from btrfs_model.scripts.device_log import FUA, SECTOR, DeviceLog, Entry
 from btrfs_model.volume.device.memory import Memory
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 
+_SUPER: Final = SUPER_OFFSETS[0]
 BOUND: Final = 10
 """Writes of which all subsets are looked at; of more none and all, and each alone."""
 _TORN: Final = 7
@@ -39,26 +42,91 @@ Moment = tuple[int, bool]
 """Of a crash: the last call that was begun, and whether it returned."""
 
 
+class Disk:
+    """A device as it is after some writes, which are carried out when it is asked for.
+
+    `first`: what is on it at first.
+    `superblock` (bytes): the first one.
+    """
+
+    def __init__(self, first: Memory) -> None:
+        self._first = first
+        self._memory: Memory | None = None
+        self._writes: list[tuple[DeviceLog, Entry, int | None]] = []
+        self._done = 0
+        self._digest = hashlib.sha256()
+        self.superblock = bytes(first.buffer[_SUPER : _SUPER + SUPER_SIZE])
+
+    def write(self, log: DeviceLog, entry: Entry, size: int | None = None) -> None:
+        """Carry out a write, or a part of it."""
+        if not entry.size:
+            return
+        data = log.data(entry)[:size]
+        self._writes.append((log, entry, size))
+        self._digest.update(b"%d %d " % (entry.start, len(data)))
+        self._digest.update(data)
+        if entry.start == _SUPER:
+            self.superblock = (data + self.superblock[len(data) :])[:SUPER_SIZE]
+
+    def written(self) -> bytes:
+        """Return a digest of what was written."""
+        return self._digest.digest()
+
+    def memory(self) -> Memory:
+        """Return what is on it; it changes with the next write."""
+        if self._memory is None:
+            self._memory = self._first.copy()
+        for log, entry, size in self._writes[self._done :]:
+            self._memory.put(entry.start, log.data(entry)[:size])
+        self._done = len(self._writes)
+        return self._memory
+
+    def take(self) -> Memory:
+        """Return what is on it, in memory of the caller's own."""
+        memory, self._memory, self._done = self.memory(), None, 0
+        return memory
+
+    def copy(self) -> Disk:
+        """Return another one that goes its own way."""
+        other = copy(self)
+        other._writes, other._digest = [*self._writes], self._digest.copy()
+        if self._memory is not None:
+            other._memory = self._memory.copy()
+        return other
+
+
 @dataclass
 class DiskState:
     """What a crash may leave.
 
-    `memory`: the device; it is changed when the next one is asked for.
+    `disk`: the device; it is changed when the next one is asked for.
     `step`: the call that wrote it.
     `what`: how it came to be.
     `moments`: when a crash leaves it: the last call that was begun, and whether it returned.
+    `written`: a digest of all writes to the device since the mount.
     `states`: places between writes at which a crash leaves the same.
     """
 
-    memory: Memory
+    disk: Disk
     step: int
     what: str
     moments: list[Moment]
+    written: bytes
     states: int = 1
+
+    @property
+    def memory(self) -> Memory:
+        """What is on the device."""
+        return self.disk.memory()
 
 
 def disk_states(
-    recording: Recording, *, at: str = "every-write", reorder: bool = False, torn: bool = False
+    recording: Recording,
+    *,
+    at: str = "every-write",
+    reorder: bool = False,
+    torn: bool = False,
+    used: dict[bytes, Places | None] | None = None,
 ) -> Iterator[DiskState]:
     """Yield what a crash may leave at each moment from the mount on.
 
@@ -73,13 +141,17 @@ def disk_states(
         Each subset of the writes between two flushes, up to :data:`BOUND` of them that matter.
     torn : bool
         Of each write that matters, and of superblocks, a part of the sectors.
+    used : dict of bytes to Places, optional
+        Places in use after the writes of a digest, for workloads that start from one device; what
+        is missing is added.
 
     Yields
     ------
     DiskState
         One for each state that differs from the one before it.
     """
-    log, disk = recording.log, recording.log.first.copy()
+    log, disk = recording.log, Disk(recording.log.first)
+    used = {} if used is None else used
     entries = log.entries
     supers = [number for number, entry in enumerate(entries) if entry.flags & FUA]
     borders = [-1, *supers, len(entries)]
@@ -87,7 +159,7 @@ def disk_states(
         if place:
             if torn and at != "fsync":
                 yield from _torn_super(recording, disk, entries[begin], begin)
-            _write(recording, disk, entries[begin])
+            disk.write(log, entries[begin])
         writes = [number for number in range(begin + 1, end) if entries[number].size]
         state = _state(recording, disk, begin, end, "superblock" if place else "mount")
         if at == "every-write":
@@ -99,17 +171,18 @@ def disk_states(
         if state.moments:
             yield state
         if at == "every-write" and writes:
-            yield from _between(recording, disk, writes, end, reorder=reorder, torn=torn)
+            matter = _matter(log, disk, writes, used)
+            yield from _between(recording, disk, matter, end, reorder=reorder, torn=torn)
         for number in writes:
-            _write(recording, disk, entries[number])
+            disk.write(log, entries[number])
 
 
-def _state(recording: Recording, disk: Memory, begin: int, end: int, what: str) -> DiskState:
+def _state(recording: Recording, disk: Disk, begin: int, end: int, what: str) -> DiskState:
     """Make the state from an entry of the log on, which lasts to another one."""
     log = recording.log
     # the call in which an entry was written: the first that ended behind it
     step = bisect_right(log.ends, begin) if begin >= 0 else 0
-    return DiskState(disk, step, what, _moments(recording, begin, end))
+    return DiskState(disk, step, what, _moments(recording, begin, end), disk.written())
 
 
 def _moments(recording: Recording, begin: int, end: int) -> list[Moment]:
@@ -122,21 +195,34 @@ def _moments(recording: Recording, begin: int, end: int) -> list[Moment]:
     return found
 
 
-def _write(recording: Recording, disk: Memory, entry: Entry, size: int | None = None) -> None:
-    if entry.size:
-        data = recording.log.data(entry)[:size]
-        disk.buffer[entry.start : entry.start + len(data)] = data
+def _matter(
+    log: DeviceLog, disk: Disk, writes: list[int], used: dict[bytes, Places | None]
+) -> list[int]:
+    """Return which writes go to places in use; all where those are not known."""
+    # nothing but a mount that finds no first superblock reads the second
+    writes = [number for number in writes if not _is_second(log.entries[number])]
+    if not writes:
+        return []
+    before = disk.written()
+    if before not in used:
+        used[before] = _in_use(disk.memory())
+    places = used[before]
+    return [number for number in writes if places is None or places.has(log.entries[number])]
+
+
+def _is_second(entry: Entry) -> bool:
+    """Whether a write goes to the second superblock alone."""
+    start = SUPER_OFFSETS[1]
+    return start <= entry.start and entry.start + entry.size <= start + SUPER_SIZE
 
 
 def _between(
-    recording: Recording, disk: Memory, writes: list[int], end: int, *, reorder: bool, torn: bool
+    recording: Recording, disk: Disk, matter: list[int], end: int, *, reorder: bool, torn: bool
 ) -> Iterator[DiskState]:
     """Yield states in which writes to places in use came through, before the next superblock."""
-    entries = recording.log.entries
-    used = _in_use(disk)
-    matter = [number for number in writes if used is None or used.has(entries[number])]
     if not matter:
         return
+    entries = recording.log.entries
     sets = [matter[: count + 1] for count in range(len(matter))]
     if reorder:
         sets = _subsets(matter)
@@ -148,12 +234,12 @@ def _between(
 
 
 def _applied(
-    recording: Recording, disk: Memory, some: list[tuple[int, int | None]], end: int, what: str
+    recording: Recording, disk: Disk, some: list[tuple[int, int | None]], end: int, what: str
 ) -> DiskState:
-    copy = disk.copy()
+    other = disk.copy()
     for number, size in some:
-        _write(recording, copy, recording.log.entries[number], size)
-    return _state(recording, copy, max(number for number, _ in some), end, what)
+        other.write(recording.log, recording.log.entries[number], size)
+    return _state(recording, other, max(number for number, _ in some), end, what)
 
 
 def _subsets(matter: list[int]) -> list[list[int]]:
@@ -169,11 +255,10 @@ def _cuts(entry: Entry) -> list[int]:
     return [count * SECTOR for count in range(1, sectors, step)]
 
 
-def _torn_super(
-    recording: Recording, disk: Memory, entry: Entry, number: int
-) -> Iterator[DiskState]:
+def _torn_super(recording: Recording, disk: Disk, entry: Entry, number: int) -> Iterator[DiskState]:
     """Yield states in which a superblock came through in part."""
-    new, old = recording.log.data(entry), bytes(disk.buffer[entry.start : entry.start + entry.size])
+    new = recording.log.data(entry)
+    old = bytes(disk.memory().buffer[entry.start : entry.start + entry.size])
     known = {old, new}
     for size in _cuts(entry):
         mixed = new[:size] + old[size:]
@@ -184,8 +269,8 @@ def _torn_super(
             yield state
 
 
-class _InUse:
-    """Places of the device that a mount and who reads the files look at."""
+class Places:
+    """Those of a device that a mount and who reads the files look at."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         self._starts: list[int] = []
@@ -203,7 +288,7 @@ class _InUse:
         return at >= 0 and self._ends[at] > entry.start
 
 
-def _in_use(disk: Memory) -> _InUse | None:
+def _in_use(disk: Memory) -> Places | None:
     """Return what is in use on a device; None where that cannot be read."""
     try:
         with Image(disk.buffer) as image:
@@ -218,7 +303,7 @@ def _in_use(disk: Memory) -> _InUse | None:
             ]
     except BtrfsModelError:
         return None
-    return _InUse([*ranges, (SUPER_OFFSETS[0], SUPER_OFFSETS[0] + SUPER_SIZE)])
+    return Places([*ranges, (_SUPER, _SUPER + SUPER_SIZE)])
 
 
 def _extents(fs: Filesystem) -> Iterator[tuple[int, int]]:

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Final
 
 from btrfs_model.ondisk.structs import ROOT_ITEM, DiskKey, InodeItem, RootItem, Timespec
+
+_FIELDS: Final = attrgetter(*RootItem._fields)
 
 
 @dataclass(slots=True)
@@ -62,7 +66,7 @@ class LiveRoot:
     @property
     def item(self) -> RootItem:
         """As it would be written now."""
-        return RootItem(*(getattr(self, field) for field in RootItem._fields))
+        return RootItem._make(_FIELDS(self))
 
     def pack(self) -> bytes:
         """Return the payload; `generation_v2` says that the fields after it are valid."""

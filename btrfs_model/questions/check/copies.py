@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 from warnings import warn
@@ -30,8 +32,6 @@ from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.checksums import DataChecksums
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
     from btrfs_model.ondisk.chunks import Chunk
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 _SECTOR: Final = 4096
 _SUMS_AT_ONCE: Final = 4096
 _ROWS_AT_ONCE: Final = 64
+_ALONE: Final = 1 << 20
+"""Bytes for which no thread is started."""
 Bytes = npt.NDArray[np.uint8]
+_Begin = Callable[..., Callable[[], Bytes]]
 
 
 def check_superblocks(fs: Filesystem, report: Report) -> None:
@@ -89,15 +92,14 @@ def _check_totals(fs: Filesystem, report: Report) -> None:
 def check_data(fs: Filesystem, extents: Extents, report: Report) -> None:
     """Read every sector of data that has a checksum, each copy of it, and compare; then parity.
 
-    Checksums are computed by some threads; what there is to report is reported in order.
+    Of much data checksums are computed by some threads; what there is to report is reported in
+    order.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     sums, threads = fs.checksums, os.cpu_count() or 1
     waiting: deque[Callable[[], None]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    with _computing(int((sums.ends - sums.starts).sum()), threads) as begin:
         for start, end, copy in _data_parts(fs, _SUMS_AT_ONCE * fs.image.sectorsize):
-            waiting += _check_sectors(fs, start, end, copy, report, pool)
+            waiting += _check_sectors(fs, start, end, copy, report, begin)
             while len(waiting) > 2 * threads:
                 waiting.popleft()()
         for finish in waiting:
@@ -107,6 +109,18 @@ def check_data(fs: Filesystem, extents: Extents, report: Report) -> None:
         if chunk.profile.parity and there.issuperset(chunk.devids):
             written = _written(chunk, fs.image.sectorsize, sums, extents)
             _check_parity(fs.image, chunk, written, report)
+
+
+@contextmanager
+def _computing(size: int, threads: int) -> Iterator[_Begin]:
+    """Give a way to begin with the checksums of data, which returns what waits for them."""
+    if size < _ALONE:
+        yield lambda *args: partial(sector_sums, *args)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as pool:
+        yield lambda *args: pool.submit(sector_sums, *args).result
 
 
 def _data_parts(fs: Filesystem, at_once: int) -> Iterator[tuple[int, int, int]]:
@@ -135,7 +149,7 @@ def parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, i
 
 
 def _check_sectors(
-    fs: Filesystem, start: int, end: int, copy: int, report: Report, pool: ThreadPoolExecutor
+    fs: Filesystem, start: int, end: int, copy: int, report: Report, begin: _Begin
 ) -> Iterator[Callable[[], None]]:
     """Begin with a run of sectors; what is yielded waits for the checksums and reports."""
     tree, sector, sums = int(ObjectId.CSUM_TREE), fs.image.sectorsize, fs.checksums
@@ -148,14 +162,14 @@ def _check_sectors(
         elif end - start > sector:
             # said once; the other devices have the rest
             middle = start + (end - start) // 2 // sector * sector
-            yield from _check_sectors(fs, start, middle, copy, report, pool)
-            yield from _check_sectors(fs, middle, end, copy, report, pool)
+            yield from _check_sectors(fs, start, middle, copy, report, begin)
+            yield from _check_sectors(fs, middle, end, copy, report, begin)
         return
     wanted, _ = sums.stored(start, end - start)
-    found = pool.submit(sector_sums, sums.type, data, sector)
+    found = begin(sums.type, data, sector)
 
     def finish() -> None:
-        bad = (found.result() != wanted).any(axis=1)
+        bad = (found() != wanted).any(axis=1)
         for row in np.flatnonzero(bad).tolist():
             report.add(
                 "copy {copy} of the data at {logical} has another checksum",

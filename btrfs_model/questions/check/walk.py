@@ -37,6 +37,8 @@ from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import is_subvolume_id, may_be_relocated
 
 LEAVES_AT_ONCE: Final = 512
+_ALONE: Final = 64
+"""Blocks for which no thread is started."""
 # WRITTEN, and references of the kind "mixed" in the top byte
 _HEADER_FLAGS = 1 << 0 | 1 << 56
 _HEADER_RELOC = 1 << 1
@@ -326,10 +328,14 @@ class _Walk:
 
 
 class _OtherCopies:
-    """Copies of blocks beyond the first, each verified by a thread of its own."""
+    """Copies of blocks beyond the first; of many each is verified by a thread of its own."""
 
     def __init__(self, image: Image, wanted: Rows, copies: int) -> None:
         self._good = np.zeros((copies, len(wanted)), np.uint8)
+        if len(wanted) < _ALONE:
+            for copy in range(1, copies):
+                good_copies(image, wanted, copy, self._good[copy])
+            copies = 0
         self._threads = [
             threading.Thread(target=good_copies, args=(image, wanted, copy, self._good[copy]))
             for copy in range(1, copies)
@@ -341,7 +347,8 @@ class _OtherCopies:
         """Return which blocks have this copy, and it is good; they need no second look."""
         if not 0 < copy < len(self._good):
             return np.zeros(self._good.shape[1], np.bool_)
-        self._threads[copy - 1].join()
+        for thread in self._threads[copy - 1 : copy]:
+            thread.join()
         good: npt.NDArray[np.bool_] = self._good[copy] != 0
         return good
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.whole_file import name_file, naming, open_unnamed, whole_file, write_at
-from btrfs_model.native.image import make_private
+from btrfs_model.native.image import differences, make_private
 from btrfs_model.native.lease import Lease
 
 _PAGE = 4096
@@ -104,8 +104,7 @@ class Memory:
         with memoryview(self.buffer) as view:
             for start, end in _joined(list(self._touched())):
                 for at in range(start, end, _MANY):
-                    last = min(at + _MANY, end)
-                    memory.buffer[at:last] = view[at:last]
+                    memory.put(at, view[at : min(at + _MANY, end)])
         return memory
 
     @classmethod
@@ -126,12 +125,17 @@ class Memory:
         """
         with memoryview(other.buffer) as there, memoryview(self.buffer) as here:
             for start, end in _joined([*self._touched(), *other._touched()]):
-                for at in range(start, end, _MANY):
-                    last = min(at + _MANY, end)
-                    for low, high in _different(here[at:last], there[at:last]):
-                        here[at + low : at + high] = there[at + low : at + high]
-                        with there[at + low : at + high] as run:
-                            yield at + low, run
+                for low, high in differences(here[start:end], there[start:end], _MANY):
+                    with there[start + low : start + high] as run:
+                        self.put(start + low, run)
+                        yield start + low, run
+
+    def put(self, at: int, data: bytes | memoryview) -> None:
+        """Write bytes to a place; without a fault for each page where that can be."""
+        if self._is_frozen or self.file != -1:
+            self.buffer[at : at + len(data)] = data
+        else:
+            write_at(self._fd, data, at)
 
     def save(self, path: str | os.PathLike[str], last: Callable[[int], None] | None = None) -> None:
         """Write all of it to a file, pages of zeros as holes; the file is there whole or not.
@@ -302,21 +306,6 @@ def _joined(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         end = max(end, high)
     if start < end:
         yield start, end
-
-
-def _different(one: memoryview, other: memoryview) -> list[tuple[int, int]]:
-    """Return where in two parts of memory pages differ."""
-    size = len(one)
-    count = size // _PAGE
-    with one, other:
-        words = [np.frombuffer(part, np.uint64, count * _WORDS).reshape(count, _WORDS)
-                 for part in (one, other)]  # fmt: skip
-        differ = (words[0] != words[1]).any(axis=1)
-        runs = [(low * _PAGE, high * _PAGE) for low, high in _borders(differ)]
-        if one[count * _PAGE :] != other[count * _PAGE :]:
-            runs.append((count * _PAGE, size))
-        del words
-    return runs
 
 
 def _data_ranges(fd: int, size: int, at: int = 0) -> Iterator[tuple[int, int]]:
