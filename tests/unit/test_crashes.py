@@ -233,6 +233,8 @@ FINDINGS: dict[str, tuple[Steps, set[str]]] = {
     "fsync-taken-names": ([["rename", "A/bar", "A/foo"], ["fsync", "B/foo"]],
                           {"v5.10", "v6.1", "v6.18.44", "v7.2"}),
     "inode": ([["exchange", "A", "B"], ["fsync", "A"]], {"v5.10", "v6.1"}),
+    "inode exchanged": ([["exchange", "A/bar", "B/foo"], ["link", "A/foo", "B/D/new"],
+                         ["fsync", "B/D"]], {"v6.1", "v6.18.44", "v7.2"}),
     "inode-unlinked": ([["link", "A/bar", "B/new"], ["unlink", "A/bar"], ["fsync", "A"]],
                        {"v5.10", "v6.1", "v6.18.44", "v7.2"}),
 }  # fmt: skip
@@ -246,7 +248,7 @@ def test_findings(kernel: str) -> None:
     found = Small(bm.Behaviour.parse(kernel)).judge(enumerate(sequences))
     broken = {(one.sequence, one.rule) for one in found.broken}
     for number, (rule, (_, kernels)) in enumerate(FINDINGS.items()):
-        assert ((number, rule) in broken) == (kernel in kernels), rule
+        assert ((number, rule.split()[0]) in broken) == (kernel in kernels), rule
 
 
 TAKEN_AWAY: dict[str, tuple[Steps, str]] = {
