@@ -136,14 +136,19 @@ def _add_path(fs: Mount, control: Control, node: Node, root: int, queue: list[No
 
 
 def leaves_of(fs: Mount, bytenr: int) -> list[int]:
-    """Return the leaves whose file extent items refer to a data extent, ascending."""
+    """Return the leaves whose file extent items refer to a data extent.
+
+    In the order in which ``btrfs_find_all_leafs()`` finds them.
+    """
     key, _, refs = extent_of(fs, bytenr)
-    shared = {ref.parent for ref in refs if ref.parent is not None}
-    own: set[int] = set()
-    for ref in refs:
-        if ref.type == ItemType.EXTENT_DATA_REF:
-            own.update(_leaves_of_ref(fs, key, ref))
-    return sorted(own | shared)
+    found = dict.fromkeys(sorted(ref.parent for ref in refs if ref.parent is not None))
+    shared = set(found)
+    own = [ref for ref in refs if ref.type == ItemType.EXTENT_DATA_REF]
+    for ref in sorted(own, key=lambda ref: (ref.root, ref.objectid, ref.offset)):
+        leaves = _leaves_of_ref(fs, key, ref)
+        found |= dict.fromkeys(leaf for leaf in sorted(leaves) if leaf not in shared)
+    # the tree of references has the greater ones on its left (prelim_ref_insert())
+    return list(found)[::-1]
 
 
 def _leaves_of_ref(fs: Mount, key: Key, ref: ExtentRef) -> Iterator[int]:

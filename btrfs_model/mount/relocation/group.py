@@ -20,6 +20,7 @@ from btrfs_model.mount.relocation.merge import (
     merge_reloc_roots,
     prepare_to_merge,
 )
+from btrfs_model.mount.relocation.rbtree import postorder
 from btrfs_model.mount.space.block_group import (
     alloc_profile,
     allocate_chunk,
@@ -199,7 +200,8 @@ def _move(fs: Mount, control: Control) -> bool:
         if flags & ExtentFlag.TREE_BLOCK:
             relocate_tree_blocks(fs, control, [key.objectid])
         elif control.updating:
-            leaves = [leaf for leaf in leaves_of(fs, key.objectid) if leaf not in control.done]
+            leaves = leaves_of(fs, key.objectid)
+            leaves = postorder(leaf for leaf in leaves if leaf not in control.done)
             relocate_tree_blocks(fs, control, leaves)
         else:
             place = (key.objectid, key.offset)
