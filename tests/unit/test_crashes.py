@@ -18,6 +18,7 @@ from btrfs_model.experiments.crashes.api import Outcome, mount_after
 from btrfs_model.experiments.crashes.enumerate import Small, sequences_of
 from btrfs_model.experiments.crashes.promises import RULES, History
 from btrfs_model.experiments.crashes.seen import TOP, Inode, Ref, State
+from btrfs_model.experiments.small.sequences import Steps, enumerated
 from btrfs_model.experiments.small.sequences import Steps
 from btrfs_model.volume.device.memory import Memory
 
@@ -249,6 +250,26 @@ def test_findings(kernel: str) -> None:
     broken = {(one.sequence, one.rule) for one in found.broken}
     for number, (rule, (_, kernels)) in enumerate(FINDINGS.items()):
         assert ((number, rule.split()[0]) in broken) == (kernel in kernels), rule
+
+
+def test_what_two_operations_break() -> None:
+    """The numbers of docs/how-to/crashes.md are those stored; some are judged once more."""
+    stored = json.loads((Path(__file__).parents[1] / "data" / "crashes_of_two.json").read_text())
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "crashes.md").read_text()
+    for told in stored["kernels"].values():
+        assert f"{told['states']:,}" in page
+        assert f"{told['broken']:,} sequences" in page
+        assert f"{told['sequences']:,} sequences of two" in page
+    assert f"{stored['kernels']['v6.18.44']['mounts']:,}" in page
+    known, asked = enumerated(2)[0], dict[int, set[str]]()
+    for rule, numbers in stored["rules"].items():
+        assert f"| `{rule}` | {len(numbers)} |" in page
+        for number in (numbers[0], numbers[-1]):
+            asked[number] = {one for one, some in stored["rules"].items() if number in some}
+    asked[0] = set()
+    found = Small(bm.Behaviour.parse("v7.2")).judge([(one, known[one]) for one in asked])
+    for number, rules in asked.items():
+        assert {one.rule for one in found.broken if one.sequence == number} == rules
 
 
 TAKEN_AWAY: dict[str, tuple[Steps, str]] = {
