@@ -436,3 +436,19 @@ def test_any_commands_leave_a_filesystem(commands: list[tuple[str, dict[str, Any
             receiver.finish_subvol()
         target.sync()
         assert bm.check(target) == []
+
+
+def test_a_new_file_changes_the_time_of_the_top() -> None:
+    """It is made there, and the stream has no time for it: docs/findings.md, Linux 6.18.44."""
+    with bm.create("256M") as fs, bm.create("256M") as target:
+        fs.create_subvolume("w")
+        fs.mkdir("w/A")
+        fs.utimes("w", 1, 2)
+        fs.snapshot("w", "s0")
+        fs.create("w/A/new")
+        fs.snapshot("w", "s1")
+        for snapshot, parent in (("s0", None), ("s1", "s0")):
+            bm.receive(target, bm.send(fs, snapshot, parent).data, "/")
+        same = {name: fs.subvolume(name).inode(256).mtime == target.subvolume(name).inode(256).mtime
+                for name in ("s0", "s1")}  # fmt: skip
+        assert same == {"s0": True, "s1": False}
