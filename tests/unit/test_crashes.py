@@ -19,7 +19,6 @@ from btrfs_model.experiments.crashes.enumerate import Small, sequences_of
 from btrfs_model.experiments.crashes.promises import RULES, History
 from btrfs_model.experiments.crashes.seen import TOP, Inode, Ref, State
 from btrfs_model.experiments.small.sequences import Steps, enumerated
-from btrfs_model.experiments.small.sequences import Steps
 from btrfs_model.volume.device.memory import Memory
 
 FILE: Ref = (5, 257)
