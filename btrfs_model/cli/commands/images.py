@@ -23,7 +23,7 @@ from btrfs_model.cli.flags import (
     examples=(
         "btrfs-model image diff before.img after.img",
         "btrfs-model image diff mine.img theirs.img --files",
-        "btrfs-model image diff a.img b.img --json | jq -r 'select(.aspect == \"content\")'",
+        "btrfs-model image diff a.img b.img --json | jq -r .field",
     ),
 )
 @click.argument("what", type=click.Choice(["diff"]))
