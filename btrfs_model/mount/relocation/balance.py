@@ -141,7 +141,7 @@ def check(fs: Mount, request: Request) -> None:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
         if any(filters.flags & ArgsFlag.CONVERT for filters in kinds.values()):
             raise UnsupportedError(
-                f"{fs.path}: groups that mix data and metadata are converted by no model"
+                f"{fs.path}: converting groups that mix data and metadata is not modelled"
             )
 
 
