@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntFlag
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from btrfs_model.base.codes import Code
@@ -56,6 +57,9 @@ class TreeState(NamedTuple):
     shareable: bool
     force_cow: bool
     dirty: bool
+
+
+_state_of = attrgetter(*TreeState._fields)
 
 
 class Writer(SpaceCalls):
@@ -150,7 +154,7 @@ class Writer(SpaceCalls):
         """Return what is known of a tree."""
         raw = ffi.new("struct bm_writer_tree *")
         self._ask(lib.bm_writer_get_tree, tree_id % 2**64, raw)
-        return TreeState(*(getattr(raw, name) for name in TreeState._fields))
+        return TreeState._make(_state_of(raw))
 
     def tree_ids(self) -> list[int]:
         """Return the ids of all trees, ascending."""
