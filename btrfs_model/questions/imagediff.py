@@ -123,7 +123,7 @@ class ImageDifference:
         parts = [f"{name} ({count:,})" for name, count in self.aspects.items()]
         if not self.files.empty:
             parts.append(f"files ({len(self.files):,})")
-        return f"{'the same' if self.is_same else 'not the same'} but for: {', '.join(parts)}"
+        return f"{'the same but for' if self.is_same else 'they differ in'}: {', '.join(parts)}"
 
 
 @checked

@@ -92,6 +92,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["image", "diff", *paths]) == 1
     said = capsys.readouterr()
     assert "superblock\t\tchanged\tlabel\tcontent\t1" in said.out
-    assert "not the same but for" in said.err
+    assert "they differ in: " in said.err
     assert run(["image", "diff", paths[0], str(tmp_path / "none")]) == 1
     assert "none" in capsys.readouterr().err
