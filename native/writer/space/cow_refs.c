@@ -159,17 +159,28 @@ static int copy_block(struct bm_writer *writer, const uint8_t *root, struct bm_w
 	return bm_writer_mod_refs(writer, fresh, copy, is_reloc, BM_REF_ADD, fault);
 }
 
+/* The tree that is copied to a new one; NULL with a fault when it is not there, or the other is. */
+static struct bm_writer_tree *source_of(struct bm_writer *writer, uint64_t source, uint64_t id,
+					struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, source, fault);
+	struct bm_fault none;
+
+	if (tree && bm_writer_tree_of(writer, id, &none)) {
+		bm_writer_errno(fault, tree, EEXIST);
+		return NULL;
+	}
+	return tree;
+}
+
 int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 			struct bm_fault *fault)
 {
-	struct bm_writer_tree *tree = bm_writer_tree_of(writer, source, fault), fresh;
-	struct bm_fault none;
+	struct bm_writer_tree *tree = source_of(writer, source, id, fault), fresh;
 	const uint8_t *root;
 
 	if (!tree)
 		return fault->code;
-	if (bm_writer_tree_of(writer, id, &none))
-		return bm_writer_errno(fault, tree, EEXIST);
 	/* everything from here on that was there before the snapshot may be shared with it */
 	tree->last_snapshot = writer->transid;
 	bm_writer_note_changed(writer, tree);
@@ -191,14 +202,11 @@ int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 int bm_writer_reloc_root(struct bm_writer *writer, uint64_t source, uint64_t id, uint64_t bytenr,
 			 struct bm_fault *fault)
 {
-	struct bm_writer_tree *tree = bm_writer_tree_of(writer, source, fault), fresh;
-	struct bm_fault none;
+	struct bm_writer_tree *tree = source_of(writer, source, id, fault), fresh;
 	const uint8_t *root;
 
 	if (!tree)
 		return fault->code;
-	if (bm_writer_tree_of(writer, id, &none))
-		return bm_writer_errno(fault, tree, EEXIST);
 	root = bm_writer_read(writer, tree, bytenr, 0, -1, fault);
 	if (!root)
 		return fault->code;
