@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from btrfs_model.questions.lasting import fsync as fsync
     from btrfs_model.questions.logexplain import explain_log as explain_log
     from btrfs_model.questions.logreplay import replay_log as replay_log
+    from btrfs_model.questions.reads.mounting import mount_reads as mount_reads
     from btrfs_model.questions.reads.walk import Reads as Reads
     from btrfs_model.questions.reads.walk import readdir_reads as readdir_reads
     from btrfs_model.questions.reads.walk import reads as reads
@@ -69,6 +70,9 @@ if TYPE_CHECKING:
     from btrfs_model.questions.usage.files import extent_references as extent_references
     from btrfs_model.questions.usage.files import extents as extents
     from btrfs_model.questions.usage.freed import freed as freed
+    from btrfs_model.questions.usage.lost import device_lost as device_lost
+    from btrfs_model.questions.usage.rewritten import dedupe_plan as dedupe_plan
+    from btrfs_model.questions.usage.rewritten import defragment_plan as defragment_plan
     from btrfs_model.questions.usage.space import du as du
     from btrfs_model.questions.usage.waste import waste as waste
     from btrfs_model.scripts.run import script as script
@@ -104,6 +108,9 @@ _HOMES: Final = {
     "counting": "base.counters:counting",
     "crashes": "experiments.crashes.api:crashes",
     "create": "mount.writable:WritableFilesystem.mkfs",
+    "dedupe_plan": "questions.usage.rewritten:dedupe_plan",
+    "defragment_plan": "questions.usage.rewritten:defragment_plan",
+    "device_lost": "questions.usage.lost:device_lost",
     "diff": "questions.diff:diff",
     "draw": "drawings.api:draw",
     "du": "questions.usage.space:du",
@@ -120,6 +127,7 @@ _HOMES: Final = {
     "image_diff": "questions.imagediff:image_diff",
     "load": "mount.writable:WritableFilesystem.load",
     "logical_ino": "backref.api:logical_ino",
+    "mount_reads": "questions.reads.mounting:mount_reads",
     "open": "volume.filesystem:Filesystem.open",
     "plan": "questions.send.plan:plan",
     "ratio": "cost.answer:ratio",

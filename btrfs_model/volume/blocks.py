@@ -234,6 +234,7 @@ class ReadBy(IntEnum):
     btrfs_read_node_slot = 3
     tree_move_down = 4
     read_tree_block = 5
+    readahead_tree_node_children = 6
 
 
 class ReadCache:

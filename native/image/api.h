@@ -168,6 +168,7 @@ enum bm_read_by {
 	BM_READ_BY_btrfs_read_node_slot,
 	BM_READ_BY_tree_move_down,
 	BM_READ_BY_read_tree_block,
+	BM_READ_BY_readahead_tree_node_children,
 };
 int bm_image_cache_start(struct bm_image *image, const uint64_t *cached, size_t count,
 			 struct bm_fault *fault);

@@ -2,9 +2,11 @@
 """Filesystems of several devices, of all profiles, beside the running kernel that made them."""
 
 import errno
+import os
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from corpus import LONG
 
 from btrfs_model.questions.check import check
 from btrfs_model.questions.send.ioctl import send
+from btrfs_model.questions.usage.lost import MOUNTS, device_lost
 from btrfs_model.volume.filesystem import Filesystem
 
 pytestmark = live.BESIDE_THE_KERNEL
@@ -94,3 +97,56 @@ def test_several_devices(seed: int, tmp_path: Path) -> None:
         with Filesystem.open(left, degraded=True) as fs:
             assert sends_of_the_model(fs, names) == whole
         assert sends_of_the_kernel(left, names, "ro,degraded") == whole
+
+
+def unreadable(top: Path) -> dict[str, int]:
+    """Count the bytes of each file that a kernel fails to read, page by page."""
+    found = {}
+    for path in sorted(top.rglob("*")):
+        if path.is_symlink() or not path.is_file():
+            continue
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            size, bad = path.stat().st_size, 0
+            for at in range(0, size, 4096):
+                try:
+                    os.pread(file.fileno(), 4096, at)
+                except OSError as error:
+                    assert error.errno == errno.EIO
+                    bad += min(4096, size - at)
+        if bad:
+            found[str(path.relative_to(top))] = bad
+    return found
+
+
+def mounts(files: Sequence[Path], options: str) -> bool:
+    """Whether what is left can be mounted."""
+    with suppress(AssertionError), live_devices.mounted(files, options):
+        return True
+    return False
+
+
+@pytest.mark.claim(
+    "What is lost with one or two devices, to the byte, and what mount is left: as the running "
+    "kernel mounts and reads what remains."
+)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_lost_devices(seed: int, tmp_path: Path) -> None:
+    choice = random.Random(seed)
+    made = live_devices.make(tmp_path, seed)
+    with Filesystem.open(tmp_path) as fs:
+        devid = {Path(one.path): one.devid for one in fs.image.devices}
+        most = min(2, len(made.files) - 1)
+        gone = choice.sample(made.files, choice.randint(1, most))
+        left = device_lost(fs, *(devid[file] for file in gone))
+        lost = {}
+        for row in left.files.itertuples():
+            sub = fs.subvolume(row.subvolume)
+            for path in sub.paths_of(row.inode):  # a file may have several names
+                lost["/".join(filter(None, (sub.path, os.fsdecode(path))))] = row.lost
+    there = [file for file in made.files if file not in gone]
+    assert mounts(there, "degraded") == (left.mount == MOUNTS[0])
+    assert mounts(there, "ro,degraded") == (left.mount != MOUNTS[2])
+    if left.mount != MOUNTS[2] and left.trees.empty:
+        with live_devices.mounted(there, "ro,degraded") as top:
+            assert unreadable(top) == lost

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which tree blocks are in memory after a mount and after opening a subvolume.
 
-A send, a listing or a FIEMAP that starts then reads all others. The mount has read:
+A send, a listing or a FIEMAP that starts then reads all others. The mount has read, in this order
+(``open_ctree()``, Linux 6.18):
 
-- the chunk tree, and the root node of each tree that is no subvolume;
+- the chunk tree, the children of a node ahead, and the root node of each tree that is no
+  subvolume, with the leaves of the root tree that name them;
+- the leaves of the device tree with the extents of devices (``btrfs_verify_dev_extents()``);
 - in the extent (or block group) tree, the leaves in which block group items were looked for
   (``btrfs_read_block_groups()``);
 - on the path to a subvolume from the top of the filesystem, the entries and inodes of directories;
@@ -16,6 +19,7 @@ A send, a listing or a FIEMAP that starts then reads all others. The mount has r
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import uncounted
@@ -24,12 +28,11 @@ from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
 from btrfs_model.volume import ctree
-from btrfs_model.volume.blocks import ReadCache
-from btrfs_model.volume.roots import is_subvolume_id
+from btrfs_model.volume.blocks import ReadBy, ReadCache
 from btrfs_model.volume.subvolume import split_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.volume.filesystem import Filesystem
@@ -40,6 +43,12 @@ RawKey = tuple[int, int, int]
 _MAX = 2**64 - 1
 _ORPHAN_OBJECTID = 2**64 - 5
 _FS_TREE = int(ObjectId.FS_TREE)
+# as btrfs_read_roots() gets them
+_ROOTS = (
+    ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE_TREE, ObjectId.BLOCK_GROUP_TREE,
+    ObjectId.DEV_TREE, ObjectId.DATA_RELOC_TREE, ObjectId.QUOTA_TREE, ObjectId.UUID_TREE,
+    ObjectId.RAID_STRIPE_TREE,
+)  # fmt: skip
 _LAST_FREE = 2**64 - 256
 _TOP = ObjectId.FIRST_FREE
 _XATTR = int(ItemType.XATTR_ITEM)
@@ -83,28 +92,84 @@ def blocks_after_mount(
     return cache.held
 
 
-def _mount(fs: Filesystem, *, writable: bool) -> None:
+def reads_of_mount(
+    fs: Filesystem, *, writable: bool = True, groups: Callable[[ReadCache], None] | None = None
+) -> ReadCache:
+    """Mount the top of a filesystem, of which nothing is in memory; return what was read.
+
+    A log is not replayed, and a balance does not go on.
+    `writable`: whether the mount is.
+    `groups`: looks for the block groups where they are not; without it they are where they are.
+    """
+    with fs.image.lease, uncounted():
+        cache = fs.image.reads = ReadCache(())
+        try:
+            _chunks(fs, cache)
+            _mount(fs, writable=writable, groups=None if groups is None else partial(groups, cache))
+        finally:
+            fs.image.reads = None
+    return cache
+
+
+def _chunks(fs: Filesystem, cache: ReadCache) -> None:
+    """Read the chunk tree (``btrfs_read_chunk_tree()``); the children of a node are read ahead."""
+    tree = fs.chunk_tree
+    path, node = ctree.Path(), None
+    with suppress(CorruptImageError):
+        found = ctree.search_slot_for_read(tree, (0, 0, 0), path, find_higher=True)
+        while found:
+            above = path.nodes[1]
+            if above is not None and above is not node:
+                node = above
+                for slot in range(ctree.nritems(above)):
+                    child = ctree.node_ptr(above, slot)
+                    cache.submit(*child, 0, True, ReadBy.readahead_tree_node_children)
+            found = ctree.next_leaf(tree, path)
+
+
+def _mount(fs: Filesystem, *, writable: bool, groups: Callable[[], None] | None = None) -> None:
     """Mount the top of the filesystem (``open_ctree()``)."""
-    for tree in fs.trees.values():
-        if not is_subvolume_id(tree.objectid):
-            _read(fs.root_tree, (tree.objectid, ItemType.ROOT_ITEM, 0))
-            _read_root(tree)
-    groups = fs.trees.get(ObjectId.BLOCK_GROUP_TREE) or fs.tree(ObjectId.EXTENT_TREE)
-    # a search for each block group, and one that finds no more
+    _read(fs.root_tree, (_LAST_FREE, 255, _MAX))
+    trees = fs.trees
+    for objectid in _ROOTS:
+        if groups is not None and objectid == ObjectId.BLOCK_GROUP_TREE:
+            continue
+        _read(fs.root_tree, (objectid, ItemType.ROOT_ITEM, 0))
+        if objectid in trees:
+            _read_root(trees[objectid])
+        if objectid == ObjectId.DATA_RELOC_TREE:  # the one that is got as a subvolume is
+            _read(fs.root_tree, (_ORPHAN_OBJECTID, ItemType.ORPHAN_ITEM, objectid))
+    with suppress(CorruptImageError):
+        devices, path = fs.tree(ObjectId.DEV_TREE), ctree.Path(reada=ctree.Reada.FORWARD)
+        found = ctree.search_slot_for_read(
+            devices, (1, ItemType.DEV_EXTENT, 0), path, find_higher=True
+        )
+        while found:
+            found = ctree.next_leaf(devices, path)
+    if groups is not None:
+        groups()
+    else:
+        _look_for_block_groups(
+            fs, trees.get(ObjectId.BLOCK_GROUP_TREE) or fs.tree(ObjectId.EXTENT_TREE)
+        )
+    with suppress(SubvolumeNotFoundError):
+        _open_top(fs, fs.subvolume(_FS_TREE), writable=writable)
+
+
+def _look_for_block_groups(fs: Filesystem, tree: Tree) -> None:
+    """Search for each block group, and once for none (``btrfs_read_block_groups()``)."""
     ends = [chunk.logical + chunk.length for chunk in fs.image.chunks]
     for start in [0, *ends]:
         path = ctree.Path()
         with suppress(CorruptImageError):
             found = ctree.search_slot_for_read(
-                groups, (start, ItemType.BLOCK_GROUP_ITEM, 0), path, find_higher=True
+                tree, (start, ItemType.BLOCK_GROUP_ITEM, 0), path, find_higher=True
             )
             while (
                 found and ctree.block_key(path.leaf, path.slots[0])[1] != ItemType.BLOCK_GROUP_ITEM
             ):
                 path.slots[0] += 1
-                found = path.slots[0] < ctree.nritems(path.leaf) or ctree.next_leaf(groups, path)
-    with suppress(SubvolumeNotFoundError):
-        _open_top(fs, fs.subvolume(_FS_TREE), writable=writable)
+                found = path.slots[0] < ctree.nritems(path.leaf) or ctree.next_leaf(tree, path)
 
 
 def _way(fs: Filesystem, subvolume: Subvolume) -> list[tuple[Subvolume, list[RawKey]]]:
