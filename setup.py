@@ -2,7 +2,7 @@
 """What pyproject.toml cannot declare: the C kernels, and which Pythons a wheel of them serves.
 
 A wheel also has ``btrfs_model/data``: devices, machines, what was measured of the workloads, and
-samples of 2 MB at most; and a man page, made from the options of the commands.
+samples of 2.5 MB at most; and a man page, made from the options of the commands.
 """
 
 import os
@@ -23,6 +23,7 @@ DATA = [
     "machines/*.toml",
     "workloads/**/*.json",
     "kernel/counts/W[23]/*/image.zst",
+    "kernel/devices/single/*.device.zst",
     "kernel/features/*/image.zst",
     "kernel/log/scenarios/dir_new_subdirs/6.18/crash1.img.zst",
     "kernel/log/nd/nd_20_5/5.10/committed[12].img.zst",

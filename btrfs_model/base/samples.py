@@ -18,6 +18,7 @@ from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.whole_file import naming, whole_file, write_at
 
+_ENDS = ("/image.zst", ".img.zst", ".device.zst")  # files of samples; one of several devices
 _BLOCK = 1 << 16
 _FRAME_HEADER = 18  # bytes, at most (RFC 8878)
 # Superblock: magic, and total_bytes of its dev_item, from the start of the device.
@@ -29,7 +30,7 @@ def data_folder() -> Path:
     """Return the folder ``data`` of the project.
 
     It is beside the package in a clone, inside it where it is installed, or where
-    ``BTRFS_MODEL_DATA`` says. An installed package has small samples, of 2 MB together.
+    ``BTRFS_MODEL_DATA`` says. An installed package has small samples, of 2.5 MB together.
 
     Raises BtrfsModelError: when there is none.
     """
@@ -47,11 +48,11 @@ def data_folder() -> Path:
 def samples() -> list[str]:
     """Names of all samples, in order."""
     folder = data_folder()
-    found = [str(path.parent.relative_to(folder)) for path in folder.rglob("image.zst")]
-    found += [
-        str(path.relative_to(folder))[: -len(".img.zst")] for path in folder.rglob("*.img.zst")
-    ]
-    return sorted(found)
+    return sorted(
+        str(path.relative_to(folder)).removesuffix(end)
+        for end in _ENDS
+        for path in folder.rglob(f"*{end}".replace("*/", ""))
+    )
 
 
 def described() -> list[tuple[str, str]]:
@@ -70,7 +71,7 @@ def has_sample(name: str) -> bool:
 
 def _packed(name: str) -> Path | None:
     folder = data_folder()
-    paths = (folder / name / "image.zst", folder / f"{name}.img.zst")
+    paths = (folder / f"{name}{end}" for end in _ENDS)
     return next((path for path in paths if path.is_file()), None)
 
 
