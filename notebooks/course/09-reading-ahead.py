@@ -180,5 +180,4 @@ def wrong():
 
 
 # %% [markdown]
-# Next: five patches of the kernel, each a case of its own. The first is [a truncate that nobody
-# needed](../send-truncate.ipynb).
+# Next: [10](10-freeing.ipynb).
