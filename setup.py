@@ -2,7 +2,8 @@
 """What pyproject.toml cannot declare: the C kernels, and which Pythons a wheel of them serves.
 
 A wheel also has ``btrfs_model/data``: devices, machines, what was measured of the workloads, and
-samples of 2.5 MB at most; and a man page, made from the options of the commands.
+samples of 2.5 MB at most; ``btrfs_model/notebooks``; and a man page, made from the options of the
+commands.
 """
 
 import os
@@ -40,7 +41,7 @@ MAN_PAGE = Path("build", "man", "btrfs-model.1")
 
 
 class BuildWithData(build_py):
-    """Copies the data beside the modules, and makes the man page; a clone has no need of either."""
+    """Copies data and notebooks into the package, and makes the man page: a clone needs neither."""
 
     def run(self) -> None:
         """Build, and copy for a wheel."""
@@ -53,7 +54,9 @@ class BuildWithData(build_py):
                 [sys.executable, "-m", "btrfs_model.cli.man"], check=True, stdout=page,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )  # fmt: skip
-        for source in sorted({path for pattern in DATA for path in Path("data").glob(pattern)}):
+        data = {path for pattern in DATA for path in Path("data").glob(pattern)}
+        notebooks = {path for path in Path("notebooks").rglob("*") if "/." not in str(path)}
+        for source in sorted(data | notebooks):
             if source.is_file():
                 target = Path(self.build_lib, "btrfs_model", source)
                 self.mkpath(str(target.parent))

@@ -45,6 +45,18 @@ def data_folder() -> Path:
     return folder
 
 
+def notebooks_folder() -> Path:
+    """Return the folder with the notebooks: inside the package, or beside it in a clone.
+
+    Raises BtrfsModelError: when there is none.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "notebooks", package.parent / "notebooks"):
+        if folder.is_dir():
+            return folder
+    raise BtrfsModelError(f"{package}: there are no notebooks in it, nor beside it")
+
+
 def samples() -> list[str]:
     """Names of all samples, in order."""
     folder = data_folder()

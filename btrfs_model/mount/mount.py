@@ -255,14 +255,15 @@ class Mount(Filesystem):
 
     # ------------------------------------------------------------- superblock, block groups --
 
-    def write_supers(self, raw: RawSuperBlock) -> None:
+    def write_supers(self, raw: RawSuperBlock, most: int | None = None) -> None:
         """Write the superblock, behind all else (``write_all_supers()``).
 
         `raw`: what it says.
+        `most`: how many copies are written, the first ones; all without it.
         """
         if self.watcher is not None:
             self.watcher.flush(self.memory)
-        write_superblocks(self.memory.buffer, raw)
+        write_superblocks(self.memory.buffer, raw, most)
         if self.watcher is not None:
             self.watcher.superblock(self.memory)
 

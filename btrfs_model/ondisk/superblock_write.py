@@ -38,13 +38,14 @@ def super_offsets(device_size: int) -> list[int]:
     return [offset for offset in SUPER_OFFSETS if offset + SUPER_SIZE < device_size]
 
 
-def write_superblocks(buffer: Written, raw: RawSuperBlock) -> None:
-    """Write every copy of a superblock that fits the device.
+def write_superblocks(buffer: Written, raw: RawSuperBlock, most: int | None = None) -> None:
+    """Write the copies of a superblock that fit the device.
 
     `buffer`: the device.
     `raw`: what it says; `bytenr` and `csum` are those of each copy.
+    `most`: of the copies, the first ones; all without it.
     """
-    for offset in super_offsets(raw.dev_item.total_bytes):
+    for offset in super_offsets(raw.dev_item.total_bytes)[:most]:
         block = SUPER_BLOCK.pack(raw._replace(bytenr=offset))
         digest = csum(raw.csum_type, block[32:])
         buffer[offset : offset + SUPER_SIZE] = digest.ljust(32, b"\0") + block[32:]

@@ -29,6 +29,8 @@ from btrfs_model.experiments.crashes.seen import TOP, Ref, State, seen
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.sides import operations_of
+from btrfs_model.ondisk.structs import SUPER_BLOCK
+from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
 
 WRITERS = ["v5.10.46", "v6.1.176", "v6.12.101", "v6.18.44"]
 """Kernels that write the log; any of them replays it."""
@@ -322,3 +324,18 @@ def test_btrfs_check_finds_nothing(writer: str, tmp_path: Path) -> None:
     with workload.fs, bm.replay_log(workload.fs) as after:
         after.save(image)
     assert btrfs_check(image) == ""
+
+
+@pytest.mark.claim("An fsync changes the first superblock alone, as in the crashes of kernels.")
+@pytest.mark.parametrize("kernel", ["6.1/crash2", "6.12/crash1"])
+def test_copies_of_the_superblock_know_no_log(kernel: str) -> None:
+    with bm.create("256M") as fs:
+        fs.create("file")
+        assert fs.fsync("file") == "log"
+        ours = [bytes(fs.memory.buffer[at : at + SUPER_SIZE]) for at in SUPER_OFFSETS[:2]]
+    image = bm.sample(f"kernel/log/nd/nd_20_5/{kernel}").read_bytes()
+    theirs = [image[at : at + SUPER_SIZE] for at in SUPER_OFFSETS[:2]]
+    for copies in (ours, theirs):
+        first, second = map(SUPER_BLOCK.unpack, copies)
+        assert first.log_root and not second.log_root
+        assert first.generation == second.generation

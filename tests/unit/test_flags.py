@@ -25,6 +25,7 @@ NO_ROWS = {
     "draw": "a picture",
     "explore": "a page",
     "calibrate": "a file",
+    "course": "notebooks",
     "receive": "an image",
     "replay-log": "an image",
     "mkfs": "an image",

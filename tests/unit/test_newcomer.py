@@ -74,7 +74,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=offline)  # fmt: skip
     (wheel,) = folder.glob("*.whl")
     shutil.rmtree(source)
-    assert wheel.stat().st_size < 5 << 20
+    assert wheel.stat().st_size < 7 << 20
     environment = folder / "environment"
     run([sys.executable, "-m", "venv", "--without-pip", str(environment)])
     (site,) = environment.glob("lib/python*/site-packages")
@@ -218,6 +218,21 @@ def test_pages_run_as_pasted(newcomer: dict[str, Any], paper: str) -> None:
         paste(kind, code, newcomer)
 
 
+def test_the_course_is_copied_and_what_is_there_stays(installed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "course"
+    command = [str(installed / "btrfs-model"), "course", str(folder), "--copy-only"]
+    run(command)
+    there = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    ours = {str(file.relative_to(ROOT / "notebooks")) for file in tracked()
+            if file.is_relative_to(ROOT / "notebooks")}  # fmt: skip
+    assert there == ours
+    mine = folder / "course/00-ten-files.ipynb"
+    mine.write_text("mine")
+    (folder / "README.md").unlink()
+    run(command)
+    assert mine.read_text() == "mine" and (folder / "README.md").exists()
+
+
 def test_samples_of_the_notebooks_are_in_a_wheel() -> None:
     (data,) = (
         ast.literal_eval(node.value) for node in ast.parse((ROOT / "setup.py").read_text()).body
@@ -248,7 +263,7 @@ def lab(installed: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a JupyterLab whose Python has the wheel, on a copy of the notebooks."""
     pytest.importorskip("jupyterlab")
     copy = tmp_path / "notebooks"
-    shutil.copytree(ROOT / "notebooks", copy, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    run([str(installed / "btrfs-model"), "course", str(copy), "--copy-only"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -284,7 +299,7 @@ def test_notebooks_in_jupyterlab(lab: str, browser: Any) -> None:
     if not corpus.LONG:
         pytest.skip("takes minutes: BTRFS_MODEL_TESTS=long")
     names = sorted(str(one.relative_to(ROOT)) for one in (ROOT / "notebooks").rglob("*.ipynb"))
-    assert len(names) == 21
+    assert len(names) == 24
     for name in names:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(600_000)

@@ -252,6 +252,7 @@ def test_commands_of_papers_parse(
         assert command is not None, line
         for word in arguments:
             if re.search(r"\.(img|stream|json)$", word):
+                Path(word).parent.mkdir(parents=True, exist_ok=True)
                 Path(word).touch()
         try:
             command.make_context(called, arguments)
