@@ -123,7 +123,7 @@ def write_sample(name: str, to: str | os.PathLike[str]) -> None:
     """
     packed = packed_sample(name)
     with whole_file(to) as file:
-        _restore(packed, file.fileno())
+        restore(packed, file.fileno())
 
 
 @checked
@@ -158,7 +158,7 @@ def sample(name: str) -> Path:
         partial = Path(partial_name)
         try:
             with naming(target):
-                _restore(packed, handle)
+                restore(packed, handle)
             partial.chmod(0o444)
             partial.replace(target)
         except BaseException:
@@ -169,7 +169,7 @@ def sample(name: str) -> Path:
     return target
 
 
-def _restore(packed: Path, sink: int) -> None:
+def restore(packed: Path, sink: int) -> None:
     """Decompress an image; runs of zeros become holes, the file gets the size of the device."""
     decoder = zstandard.ZstdDecompressor(max_window_size=1 << 27)
     zeros = bytes(_BLOCK)

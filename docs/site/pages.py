@@ -12,12 +12,14 @@ import json
 import re
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import gallery
 import sliders
+from disks import GALLERY
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
@@ -131,8 +133,14 @@ def devices(_: str) -> str:
     return text
 
 
+def disks(_: str) -> str:
+    """Return the disks of the gallery."""
+    return gallery.cards(GALLERY, "gallery")
+
+
 MADE: dict[str, Callable[[str], str]] = {
     "part": part,
+    "disks": disks,
     "toggles": toggles,
     "messages": messages,
     "machines": machines,
@@ -219,6 +227,17 @@ def begin(app: Sphinx) -> None:
     }
 
 
+def touched(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the pages of the gallery, and write what they lead to."""
+    if app.builder.format != "html":
+        return
+    folder = app.outdir / "docs/gallery"
+    folder.mkdir(parents=True, exist_ok=True)
+    for disk in GALLERY:
+        body = gallery.body(disk, folder / f"{disk.name}-disk.html")
+        yield f"docs/gallery/{disk.name}", {"title": disk.title, "body": body}, "page.html"
+
+
 def finish(app: Sphinx, error: Exception | None) -> None:
     """Lead from the top of the site to its first page."""
     if error is None and app.builder.format == "html":
@@ -238,6 +257,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", begin)
     app.connect("source-read", make)
     app.connect("source-read", show)
+    app.connect("html-collect-pages", touched)
     app.connect("build-finished", finish)
     app.add_transform(Outputs)
     app.add_post_transform(KernelFunctions)
