@@ -153,7 +153,7 @@ def cards(gallery: Gallery, folder: str) -> str:
     """Return the disks of the gallery as links with a word on each."""
     text = ""
     for heading, disks in gallery.disks.items():
-        text += f"\n## {heading}\n\n"
+        text += f"\n### {heading}\n\n"
         for disk in disks:
             text += (
                 f'- <a href="{folder}/{disk.name}.html">{escape(disk.title)}</a>. {disk.words}\n'

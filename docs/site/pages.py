@@ -19,6 +19,7 @@ from typing import Any
 
 import gallery
 import sliders
+import stepper
 from disks import GALLERY
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -138,9 +139,15 @@ def disks(_: str) -> str:
     return gallery.cards(GALLERY, "gallery")
 
 
+def stories(_: str) -> str:
+    """Return the stories of the gallery."""
+    return stepper.cards("gallery")
+
+
 MADE: dict[str, Callable[[str], str]] = {
     "part": part,
     "disks": disks,
+    "stories": stories,
     "toggles": toggles,
     "messages": messages,
     "machines": machines,
@@ -233,6 +240,8 @@ def touched(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         return
     folder = app.outdir / "docs/gallery"
     folder.mkdir(parents=True, exist_ok=True)
+    for story in stepper.TOLD:
+        (folder / f"{story.name}-steps.html").write_text(stepper.page(story))
     for disk in GALLERY:
         body = gallery.body(disk, folder / f"{disk.name}-disk.html")
         yield f"docs/gallery/{disk.name}", {"title": disk.title, "body": body}, "page.html"

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-2.0-only
+
+# A subvolume with a file, and a snapshot of it.
+mkfs.btrfs -q -n $NODESIZE /dev/sdx
+mount /dev/sdx /mnt
+btrfs subvolume create /mnt/work
+echo "the first version" >/mnt/work/file
+btrfs subvolume snapshot -r /mnt/work /mnt/monday
+
+# The file changes, and there is another snapshot.
+echo "the second version" >/mnt/work/file
+btrfs subvolume snapshot -r /mnt/work /mnt/tuesday
+
+# A send compares the two trees and passes over blocks that they share. It writes nothing to the
+# disk.
+btrfs send -q -p /mnt/monday -f /tmp/stream /mnt/tuesday
+
+# A receive of the first snapshot makes a subvolume and writes the file as any process would.
+mkdir /mnt/backup
+btrfs send -q -f /tmp/whole /mnt/monday
+btrfs receive -f /tmp/whole /mnt/backup
+sync
+
+# A receive of the difference makes a snapshot of what was received, and changes it.
+btrfs receive -f /tmp/stream /mnt/backup
+sync

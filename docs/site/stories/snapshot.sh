@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: GPL-2.0-only
+
+# A filesystem with forty small files.
+mkfs.btrfs -q -n $NODESIZE /dev/sdx
+mount /dev/sdx /mnt
+for i in {1..40}; do
+    echo "this is file $i" >/mnt/file$i
+done
+sync
+
+# A snapshot copies the root block alone. All that is below it is shared.
+btrfs subvolume snapshot -r /mnt /mnt/snap
+
+# A second snapshot does the same once more.
+btrfs subvolume snapshot -r /mnt /mnt/snap2
