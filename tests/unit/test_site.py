@@ -29,6 +29,8 @@ ROOT = corpus.PROJECT
 KINDS = (
     "docs/index", "notebooks/course/00-ten-files", "notebooks/fiemap-shared",
     "notebooks/trade-offs", "docs/how-to/explain", "docs/reference/machines",
+    "docs/gallery", "docs/gallery/after-snapshot", "docs/gallery/after-snapshot-disk",
+    "docs/gallery/fsync-steps",
 )  # fmt: skip
 """A page of each kind."""
 
@@ -70,7 +72,8 @@ def test_links_inside_the_site(site: Path) -> None:
     wrong = []
     for page, found in pages.items():
         for link in found.links:
-            if re.match(r"[a-z]+:", link):
+            # what a live page of a disk shows is made by its script
+            if re.match(r"[a-z]+:", link) or (page.stem.endswith("-disk") and link[:1] == "#"):
                 continue
             name, place = urldefrag(link.split("?")[0] if "#" not in link else link)
             target = (page.parent / unquote(name)).resolve() if name else page

@@ -4,12 +4,16 @@
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from browser import CUT_OFF, SCHEMES, WIDTHS, violations
 from stepper import SIZES, TOLD, Moment, Step, Story, moments, opened, page, steps_of, variants
 
 from btrfs_model.ondisk.keys import ItemType
 
+SEVERAL = "fsync"
+"""A story whose kernels differ."""
 LARGEST = 1 << 20
 """Bytes of a page at most."""
 STORIES = {story.name: story for story in TOLD}
@@ -158,3 +162,93 @@ def test_a_rotted_copy_is_made_right() -> None:
 def test_kernels_that_do_the_same_stand_once() -> None:
     told = variants(Story("crash.sh", "", "", ("v6.12", "v7.2")))
     assert [one.at for one in told] == [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
+
+
+# ------------------------------------------------------------------------------- in a browser --
+
+
+SHOWN = """() => [...document.querySelectorAll(".step.now")]
+    .filter(one => one.querySelector(".text").checkVisibility())
+    .map(one => one.querySelector("h2").textContent)"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("stories") / f"{SEVERAL}-steps.html"
+    file.write_text(html(SEVERAL))
+    return file.as_uri()
+
+
+@pytest.mark.claim(
+    "A story is stepped through by keys alone, its sliders change the kernel and the size of "
+    "blocks, and a screen reader is told each step.",
+    "Chromium",
+)
+def test_a_story_by_keyboard(browser: Any, address: str) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: asked.append(str(error)))
+    page.goto(address)
+    words = [f"{number}. {words}"
+             for number, (words, _) in enumerate(STORIES[SEVERAL].paragraphs, 1)]  # fmt: skip
+    said = page.locator("[role=status]")
+    assert page.evaluate(SHOWN) == words[:1]
+    for number in (1, 2):
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate(SHOWN) == [words[number]]
+        assert said.text_content().startswith(f"Step {number + 1} of {len(words)}. ")
+        assert page.locator("figure:visible figcaption").count() == 2
+    # the log of the kernel before the commit has an item that later ones do not have
+    item = page.locator(".step.now text", has_text="DIR_ITEM")
+    kernel, size = page.get_by_label("Kernel"), page.get_by_label("Tree blocks")
+    later = item.count()
+    kernel.focus()
+    for label in ("Linux 5.17", "Linux 5.16"):
+        page.keyboard.press("ArrowLeft")
+        assert kernel.get_attribute("aria-valuetext") == label
+        assert page.evaluate(SHOWN) == [words[2]]
+    assert item.count() > later
+    size.focus()
+    page.keyboard.press("ArrowRight")
+    assert "16 KiB" in page.locator("#same").text_content()
+    page.get_by_role("button", name="Previous").focus()
+    for _ in range(len(words)):
+        page.keyboard.press("Enter")
+    assert page.evaluate(SHOWN) == words[:1]
+    assert page.get_by_role("button", name="Previous").get_attribute("aria-disabled") == "true"
+    assert asked == [address]
+    page.close()
+
+
+@pytest.mark.claim("A story fits at each width, in the light and in the dark.", "Chromium")
+def test_a_story_at_each_width(browser: Any, address: str) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    wrong = []
+    for number, _ in enumerate(STORIES[SEVERAL].paragraphs):
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            wrong += [(number, width, one) for one in page.evaluate(CUT_OFF)]
+            if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
+                wrong.append((number, width, f"{wide} pixels wide"))
+        page.keyboard.press("ArrowRight")
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        wrong += [(scheme, *one) for one in violations(page)]
+        page.evaluate("scheme => { document.documentElement.dataset.theme = scheme }", scheme)
+        page.emulate_media(color_scheme=SCHEMES[scheme == SCHEMES[0]])
+        wrong += [(scheme, *one) for one in violations(page)]
+        page.evaluate("() => { delete document.documentElement.dataset.theme }")
+    assert wrong == []
+    page.close()
+
+
+def test_a_story_without_scripts(browser: Any, address: str) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(address)
+    assert page.get_by_role("button").count() == 0
+    count = len(STORIES[SEVERAL].paragraphs)
+    assert page.locator(".variant[open] h2:visible").count() == count
+    assert page.locator(".variant[open] figure:visible").count() == count
+    page.close()
