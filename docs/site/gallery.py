@@ -10,9 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
@@ -22,6 +24,8 @@ from pygments.lexers import BashLexer, PythonLexer
 
 import btrfs_model as bm
 from btrfs_model.drawings.explore import explore
+from btrfs_model.drawings.explore.page import Page
+from btrfs_model.drawings.picture import Drawing
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.subvolume import Subvolume
 from btrfs_model.volume.tree import Tree
@@ -32,6 +36,8 @@ QUESTIONS = 3
 """Of each disk."""
 SIZE = 1 << 30
 """Bytes of a device that a script names."""
+SMALL = 6
+"""Boxes of the picture on a card, about."""
 LICENCE = "# SPDX-License-Identifier: GPL-2.0-only\n"
 
 Asks = Callable[[Filesystem], Iterator[tuple[str, str]]]
@@ -135,27 +141,50 @@ def coloured(source: str, *, python: bool = False) -> Markup:
     return Markup(highlight(source, lexer, HtmlFormatter(cssclass="highlight")))
 
 
+class Built(NamedTuple):
+    """What is shown of a disk: its live page, its trees, the same in small, and its answers."""
+
+    live: Page
+    picture: Drawing
+    small: Drawing
+    answers: list[tuple[str, str]]
+
+
+@cache
+def built(disk: Disk) -> Built:
+    """Make a disk, and look at it."""
+    with TemporaryDirectory() as folder, bm.open(disk.write(Path(folder))) as fs:
+        trees = disk.shows(fs)
+        return Built(explore(fs), bm.draw(trees), bm.draw(trees, blocks=SMALL), answers(disk, fs))
+
+
 def body(disk: Disk, live: Path) -> str:
     """Return the body of the page of a disk, and write its live page."""
-    template = shelf().get_template("disk.html.j2")
-    with TemporaryDirectory() as folder, bm.open(disk.write(Path(folder))) as fs:
-        explore(fs).save(live)
-        return template.render(
+    made = built(disk)
+    made.live.save(live)
+    return (
+        shelf()
+        .get_template("disk.html.j2")
+        .render(
             disk=disk,
             live=live.name,
             source=coloured(disk.source, python=disk.makes is not None),
-            picture=Markup(bm.draw(disk.shows(fs))._repr_html_()),
-            questions=answers(disk, fs),
+            picture=Markup(made.picture._repr_html_()),
+            questions=made.answers,
         )
+    )
 
 
 def cards(gallery: Gallery, folder: str) -> str:
-    """Return the disks of the gallery as links with a word on each."""
+    """Return the disks of the gallery: a picture and a word on each, which lead to its page."""
     text = ""
     for heading, disks in gallery.disks.items():
-        text += f"\n### {heading}\n\n"
+        text += f'\n### {heading}\n\n<div class="disks">\n'
         for disk in disks:
             text += (
-                f'- <a href="{folder}/{disk.name}.html">{escape(disk.title)}</a>. {disk.words}\n'
+                f'<a href="{folder}/{disk.name}.html"><span aria-hidden="true">'
+                f"{built(disk).small.svg}</span><strong>{escape(disk.title)}</strong> "
+                f"{escape(disk.words)}</a>\n"
             )
+        text += "</div>\n"
     return text

@@ -26,6 +26,8 @@ from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
+import btrfs_model as bm
+from btrfs_model.drawings.explore import explore
 from btrfs_model.experiments import commits
 from btrfs_model.experiments.workloads import NAMES
 from btrfs_model.patches import Patch
@@ -33,6 +35,7 @@ from btrfs_model.patches import Patch
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMMIT = "https://git.kernel.org/torvalds/c/"
+SAMPLE = re.compile(r'bm\.sample\("([^"]+)"\)')
 TREE = "https://git.kernel.org/pub/scm/linux/kernel/git/stable/linux.git/tree"
 # What is a folder in a clone and a page here.
 FOLDERS = {
@@ -177,6 +180,22 @@ def make(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = text
 
 
+def opened(cells: list[dict[str, Any]], folder: str) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a notebook; behind one that opens a sample, a link to its live page."""
+    for number, cell in enumerate(cells):
+        yield cell
+        names = SAMPLE.findall("".join(cell["source"])) if cell["cell_type"] == "code" else []
+        if names:
+            links = ", ".join(f'<a href="{folder}/{live(name)}">{name}</a>' for name in names)
+            text = f"*Open this disk: {links}.*"
+            yield {"cell_type": "markdown", "id": f"open{number}", "metadata": {}, "source": text}
+
+
+def live(sample: str) -> str:
+    """Return the file of the live page of a sample."""
+    return f"{sample.replace('/', '-')}-disk.html"
+
+
 def show(app: Sphinx, page: str, source: list[str]) -> None:
     """Prepare a notebook: pictures get their text, and sliders become plain HTML."""
     if app.env.doc2path(page).suffix != ".ipynb":
@@ -186,6 +205,8 @@ def show(app: Sphinx, page: str, source: list[str]) -> None:
         if "alt" in cell["metadata"]:
             cell["metadata"]["mystnb"] = {"image": {"alt": cell["metadata"]["alt"]}}
     sliders.plain(notebook)
+    up = "../" * page.count("/")
+    notebook["cells"] = list(opened(notebook["cells"], f"{up}docs/gallery"))
     source[0] = json.dumps(notebook)
 
 
@@ -240,6 +261,11 @@ def touched(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         return
     folder = app.outdir / "docs/gallery"
     folder.mkdir(parents=True, exist_ok=True)
+    for notebook in (ROOT / "notebooks").rglob("*.ipynb"):
+        cells = json.loads(notebook.read_text())["cells"]
+        for name in SAMPLE.findall("".join("".join(cell["source"]) for cell in cells)):
+            with bm.open(bm.sample(name)) as fs:
+                explore(fs).save(folder / live(name))
     for story in stepper.TOLD:
         (folder / f"{story.name}-steps.html").write_text(stepper.page(story))
     for disk in GALLERY:

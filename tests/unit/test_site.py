@@ -20,6 +20,8 @@ import click
 import corpus
 import pytest
 from browser import CUT_LABELS, WIDTHS, views, violations
+from disks import GALLERY
+from stepper import TOLD
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
@@ -97,6 +99,22 @@ def test_everything_is_in_the_site(site: Path) -> None:
     places = Links(reference / "machines.html").places
     for file in [*ROOT.glob("data/devices/*.toml"), *ROOT.glob("data/machines/*.toml")]:
         assert file.stem.replace(".", "-") in places
+
+
+@pytest.mark.claim(
+    "From the front page a click leads to pictures of disks, one more into any of them."
+)
+def test_disks_are_a_click_away(site: Path) -> None:
+    docs = site / "docs"
+    assert "gallery.html" in Links(docs / "index.html").links
+    gallery = Links(docs / "gallery.html").links
+    for name in [disk.name for disk in GALLERY] + [f"{story.name}-steps" for story in TOLD]:
+        assert f"gallery/{name}.html" in gallery
+    for disk in GALLERY:
+        assert f"{disk.name}-disk.html" in Links(docs / f"gallery/{disk.name}.html").links
+    for notebook in (ROOT / "notebooks/course").glob("*.ipynb"):
+        page = site / "notebooks/course" / f"{notebook.stem}.html"
+        assert any(link.endswith("-disk.html") for link in Links(page).links), page
 
 
 @pytest.mark.claim("Kernel functions that pages name lead to their line in the kernel's git.")
