@@ -122,7 +122,7 @@ def crashed(fs: Filesystem) -> Asks:
     """Ask about a log."""
     names = {entry.name for entry in fs.subvolume("").readdir("")}
     assert names == {b"old"}
-    yield "Which files does the last commit have?", f"{len(names)}: old."
+    yield "Which files does the last commit have?", f'{len(names)}: "old".'
     (log,) = fs.log_trees.values()
     inodes = count(log, ItemType.INODE_ITEM)
     assert inodes == 1 and count(log, ItemType.EXTENT_DATA) == 1
@@ -136,7 +136,7 @@ def crashed(fs: Filesystem) -> Asks:
     assert after == {b"old", b"new"}
     yield (
         "Which files are there after the next mount?",
-        f"{len(after)}: old and new. Nobody made lost last.",
+        f'{len(after)}: "old" and "new". No fsync made "lost" last.',
     )
 
 
@@ -197,7 +197,7 @@ def deleted_subvolume(fs: Filesystem) -> Asks:
     """Ask about what a deletion leaves."""
     yield (
         "Which subvolumes have a name?",
-        f"{len(fs.subvolume_ids) - 1} below the top: {fs.subvolume_path(257)}.",
+        f'{len(fs.subvolume_ids) - 1} below the top: "{fs.subvolume_path(257)}".',
     )
     left = [item for item in fs.root_tree.items() if item.key[:2] == (256, ItemType.ROOT_ITEM)]
     orphans = [item for item in fs.root_tree.items() if item.key.type == ItemType.ORPHAN_ITEM]
@@ -237,7 +237,7 @@ def quota(fs: Filesystem) -> Asks:
     )
     assert home["max_rfer"] == 2 << 20
     yield (
-        "How much may home still get?",
+        'How much may "home" still get?',
         f"{home['max_rfer'] - home['rfer']:,} bytes: its limit is {home['max_rfer']:,}.",
     )
 
@@ -368,7 +368,7 @@ def nodatacow(fs: Filesystem) -> Asks:
     size = top.inode("copied").size
     assert sum(taken.values()) > size
     yield (
-        "How many bytes of the disk does the copied file hold that nobody can read?",
+        "How many bytes of the disk does the copied file hold that no read returns?",
         f"{sum(taken.values()) - size:,}: the middle of its first extent.",
     )
     sums = fs.checksums
@@ -396,7 +396,7 @@ def hard_links(fs: Filesystem) -> Asks:
         f"{len(refs)}: one for each directory, with all names that are in it.",
     )
     entries = sum(entry.location.objectid == inode.ino for entry in top.readdir("a"))
-    yield "How many entries of the directory a lead to it?", f"{entries}."
+    yield 'How many entries of the directory "a" lead to it?', f"{entries}."
 
 
 @disk(NAMES, "attributes", "Extended attributes", "A file with two attributes and an ACL.")

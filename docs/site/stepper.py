@@ -264,7 +264,8 @@ def _written(fs: Filesystem, changes: list[tuple[int, int]]) -> Iterator[Written
         ]
         yield Written(owner, ", ".join(parts), _places(sorted(levels)))
     if has_super:
-        yield Written("superblock", plural(PAGE, "byte"), f"{SUPER_OFFSETS[0]:,} of the device")
+        where = f"{SUPER_OFFSETS[0]:,} of the device, generation {fs.image.superblock.generation}"
+        yield Written("superblock", plural(PAGE, "byte"), where)
     if others:
         yield Written("what is in no chunk", plural(others, "byte"), "")
 

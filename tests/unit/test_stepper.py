@@ -244,6 +244,17 @@ def test_a_story_at_each_width(browser: Any, address: str) -> None:
     page.close()
 
 
+def test_a_story_has_the_theme_of_the_site(browser: Any, address: str) -> None:
+    page = browser.new_page(color_scheme="light")
+    for theme in ("dark", "light"):
+        page.goto(address)
+        page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
+        page.reload()
+        assert page.evaluate("getComputedStyle(document.body).colorScheme") == theme
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+    page.close()
+
+
 def test_a_story_without_scripts(browser: Any, address: str) -> None:
     page = browser.new_page(java_script_enabled=False)
     page.goto(address)
