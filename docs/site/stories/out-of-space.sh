@@ -4,18 +4,18 @@
 mkfs.btrfs -q -n $NODESIZE -b 128M /dev/sdx
 mount /dev/sdx /mnt
 
-# A file takes most of it.
-xfs_io -f -c "pwrite -q 0 32M" /mnt/large
+# A file gets room, most of what there is.
+fallocate -l 40M /mnt/large
 sync
 
 # Another one does not fit: the write ends with ENOSPC, where a part of it is there.
-xfs_io -f -c "pwrite -q -S 2 0 64M" /mnt/more
+xfs_io -f -c "pwrite -q -S 2 0 16M" /mnt/more
 sync
 
-# Deleting takes room as well: tree blocks are copied. The global reserve has it.
+# Deleting takes room as well, since tree blocks are copied. The global reserve is kept for that.
 rm /mnt/more
 sync
 
 # Now there is room for it.
-xfs_io -f -c "pwrite -q -S 3 0 8M" /mnt/fits
+xfs_io -f -c "pwrite -q -S 3 0 2M" /mnt/fits
 sync
