@@ -8,7 +8,8 @@ for i in {1..40}; do
 done
 sync
 
-# A snapshot copies the root block alone. All that is below it is shared.
+# A snapshot copies the root block, and shares all that is below it. Its name is an entry of the
+# top: for that, leaves of the top are copied as well.
 btrfs subvolume snapshot -r /mnt /mnt/snap
 
 # A second snapshot does the same once more.
