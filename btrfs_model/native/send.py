@@ -32,6 +32,7 @@ class Callbacks(NamedTuple):
     """What C calls while it sends.
 
     `write`: gets the stream, piece by piece; a piece (a buffer) is there during the call only.
+    `estimate`: gets the bytes of the stream in place of it, where the flag of this name is set.
     `decompress`: gets type, bytes and the size that comes out; what it raises as ``PayloadError``
     is damage.
     `explain`: gets why each command was sent, rows of ``struct bm_send_why``, and the places that
@@ -39,6 +40,7 @@ class Callbacks(NamedTuple):
     """
 
     write: Callable[[Payload], object]
+    estimate: Callable[[int], object] | None
     decompress: Callable[[int, bytes, int], bytes]
     explain: Callable[[bytes, bytes], object] | None
 
@@ -82,7 +84,7 @@ def send(
     Returns `told`: with `reads_only`: whether what is read could be told.
     Returns `commands`: how many commands of each number.
     """
-    commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
+    commands, size = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS), ffi.new("uint64_t *")
     handle, explained = ffi.new_handle(callbacks), ffi.NULL
     if callbacks.explain is not None:
         explained = ffi.new("struct bm_send_explained *")
@@ -92,8 +94,8 @@ def send(
         "struct bm_send_args *",
         {
             "forest": forest.raw, "clone_roots": sources, "clone_root_count": len(sources),
-            "parent": base, "limits": limits, "commands": commands, "explained": explained,
-            "known": ffi.NULL if known is None else known.raw,
+            "parent": base, "limits": limits, "commands": commands, "size": size,
+            "explained": explained, "known": ffi.NULL if known is None else known.raw,
             "context": handle, "write": lib.bm_python_write,
             "decompress": lib.bm_python_decompress, **numbers,
         },
@@ -108,6 +110,8 @@ def send(
                                       (explained.places, explained.place_count)))
             )  # fmt: skip
             lib.bm_send_explained_free(explained)
+    if callbacks.estimate is not None:
+        callbacks.estimate(size[0])
     return bool(told), list(commands)
 
 

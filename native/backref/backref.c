@@ -133,7 +133,11 @@ static int check_extent_in_eb(struct walk *walk, const struct btrfs_disk_key *ke
 		return backref_fail_nomem(walk);
 	*elem = (struct inode_elem){
 	    .inum = key->objectid, .offset = offset, .num_bytes = fi->num_bytes, .next = *elems};
-	ret = iterate_cached_roots(walk, block_header(leaf)->bytenr, elem);
+	ret = BM_OK;
+	if (walk->steps)
+		known_elem(walk->steps, block_header(leaf)->bytenr, elem);
+	else
+		ret = iterate_cached_roots(walk, block_header(leaf)->bytenr, elem);
 	if (ret)
 		return ret;
 	*elems = elem;
@@ -296,10 +300,17 @@ static int resolve_indirect_ref(struct walk *walk, const struct prelim_ref *ref,
 	struct bm_key key = ref->key;
 	const struct bm_root *root;
 	int level = ref->level;
-	int ret = walk->record ? known_visit(walk->record, walk->forest, ref->root_id,
-					     walk->restart, &root, walk->fault)
-			       : get_fs_root_commit_root(walk->forest, ref->root_id, walk->restart,
-							 &root, walk->fault);
+	int ret;
+
+	if (walk->steps)
+		ret = known_tree(walk->steps, walk->forest, ref->root_id, walk->restart, &root,
+				 walk->fault);
+	else if (walk->record)
+		ret = known_visit(walk->record, walk->forest, ref->root_id, walk->restart, &root,
+				  walk->fault);
+	else
+		ret = get_fs_root_commit_root(walk->forest, ref->root_id, walk->restart, &root,
+					      walk->fault);
 
 	if (ret < 0 || !root || root->level + 1 == level)
 		return ret;
@@ -505,14 +516,17 @@ static int walk_to_roots(struct walk *walk, uint64_t leaf, const uint64_t **root
 }
 
 /* The same, where sends remember it for each other. */
-static int known_roots(struct walk *walk, uint64_t leaf, const uint64_t **roots, size_t *count)
+static int known_roots(struct walk *walk, uint64_t leaf, const struct known_leaf *found,
+		       const uint64_t **roots, size_t *count)
 {
 	struct bm_known *known = walk->ask->known;
-	const struct known_leaf *found = known_leaf(known, leaf, roots, count);
 	int ret;
 
-	if (found)
-		return known_leaf_work(found, walk->forest, walk->restart, walk->fault);
+	if (found) {
+		known_leaf_roots(found, roots, count);
+		known_leaf_work(found, walk->forest);
+		return BM_OK;
+	}
 	walk->record = known;
 	known_begin(known, walk->image);
 	ret = walk_to_roots(walk, leaf, roots, count);
@@ -524,15 +538,17 @@ static int known_roots(struct walk *walk, uint64_t leaf, const uint64_t **roots,
 }
 
 /* The roots of a leaf, from the caller's cache or by walking; they are handed to that cache. */
-static int find_roots_of_leaf(struct walk *walk, uint64_t leaf, const uint64_t **roots,
-			      size_t *count)
+static int find_roots_of_leaf(struct walk *walk, uint64_t leaf, const struct known_leaf **known,
+			      const uint64_t **roots, size_t *count)
 {
 	const struct bm_backref_walk *ask = walk->ask;
 	int ret;
 
 	if (ask->cache_lookup && ask->cache_lookup(leaf, ask->context, roots, count))
 		return BM_OK;
-	ret = ask->known ? known_roots(walk, leaf, roots, count)
+	if (ask->known && !*known)
+		*known = known_leaf(ask->known, leaf);
+	ret = ask->known ? known_roots(walk, leaf, *known, roots, count)
 			 : walk_to_roots(walk, leaf, roots, count);
 	if (!ret && ask->cache_store)
 		ret = ask->cache_store(leaf, *roots, *count, ask->context);
@@ -541,14 +557,17 @@ static int find_roots_of_leaf(struct walk *walk, uint64_t leaf, const uint64_t *
 
 struct walk *walk_create(const struct bm_backref_walk *ask, struct bm_fault *fault)
 {
-	struct walk *walk = malloc(sizeof(*walk));
+	struct walk *walk = ask->known ? known_take_walk(ask->known) : NULL;
 
+	if (!walk)
+		walk = malloc(sizeof(*walk));
 	*fault = (struct bm_fault){0};
 	if (!walk) {
 		bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 		return NULL;
 	}
 	walk->ask = ask;
+	walk->known = ask->known;
 	walk->forest = ask->forest;
 	walk->image = bm_forest_image(ask->forest);
 	walk->extent_root = bm_forest_root(ask->forest, BTRFS_EXTENT_TREE_OBJECTID);
@@ -556,7 +575,7 @@ struct walk *walk_create(const struct bm_backref_walk *ask, struct bm_fault *fau
 	walk->restart = search_restarts(ask->behaviour);
 	walk->want_inodes = 0;
 	walk->want_roots = 0;
-	walk->record = NULL;
+	walk->record = walk->steps = NULL;
 	walk->share = NULL;
 	walk->transaction = 0;
 	arena_init(&walk->lists);
@@ -568,12 +587,79 @@ void walk_destroy(struct walk *walk)
 {
 	arena_destroy(&walk->lists);
 	arena_destroy(&walk->prelim);
-	free(walk);
+	if (walk->known)
+		known_keep_walk(walk->known, walk);
+	else
+		free(walk);
+}
+
+static int iterate_leaf(struct walk *walk, uint64_t leaf, const struct inode_elem *elems,
+			const struct known_leaf **known)
+{
+	struct arena_mark mark = arena_mark(&walk->lists);
+	const uint64_t *roots;
+	size_t count;
+	int ret = find_roots_of_leaf(walk, leaf, known, &roots, &count);
+
+	for (size_t i = 0; !ret && i < count; i++)
+		ret = iterate_leaf_refs(walk, elems, roots[i]);
+	arena_release(&walk->lists, mark);
+	return ret;
+}
+
+/* The walk to the leaves, as sends remember it for each other; *found is NULL where they do not. */
+static int known_leafs(struct walk *walk, const struct known_extent **found)
+{
+	const struct bm_backref_walk *ask = walk->ask;
+	int ret;
+
+	*found = ask->known ? known_extent(ask->known, ask) : NULL;
+	/* one that ended at the extent item may go on this time */
+	if (*found && (*found)->stopped &&
+	    !(ask->check_extent_item &&
+	      ask->check_extent_item(ask->bytenr, (*found)->item, ask->context)))
+		*found = NULL;
+	if (*found || !ask->known)
+		return BM_OK;
+	known_begin_extent(ask->known, walk->image);
+	walk->steps = ask->known;
+	ret = btrfs_find_all_leafs(walk, ask->bytenr);
+	walk->steps = NULL;
+	*found = known_end_extent(ask->known, walk, ret < 0);
+	/* what is wrong shows in the same place again */
+	return ret == BM_CALLBACK ? ret : BM_OK;
+}
+
+/* The same as btrfs_find_all_leafs(), step by step. */
+static int follow_steps(struct walk *walk, const struct known_extent *known)
+{
+	const struct bm_backref_walk *ask = walk->ask;
+	const struct known_work *work = known->work;
+	uint32_t place = 0;
+	int ret = BM_OK;
+
+	for (size_t i = 0; !ret && i < known->step_count; i++) {
+		const struct known_step *step = &known->steps[i];
+
+		for (uint32_t left = step->work_count; left; left--, work++)
+			walk->image->work[work->counter] += work->times;
+		if (step->kind == KNOWN_ELEM) {
+			ret = iterate_cached_roots(walk, step->at, &step->elem);
+		} else if (step->kind == KNOWN_TREE) {
+			count_fs_root_commit_root(walk->forest, step->at, 1, &place);
+		} else if (step->kind == KNOWN_ITEM && ask->check_extent_item) {
+			ret = ask->check_extent_item(ask->bytenr, known->item, ask->context);
+			if (ret)
+				ret = backref_stopped(walk, ret);
+		}
+	}
+	return tolerate_enoent(walk, ret);
 }
 
 int bm_iterate_extent_inodes(const struct bm_backref_walk *ask, struct bm_fault *fault)
 {
 	struct walk *walk = walk_create(ask, fault);
+	const struct known_extent *known;
 	const struct ulist_node *leaf;
 	int ret;
 
@@ -581,16 +667,19 @@ int bm_iterate_extent_inodes(const struct bm_backref_walk *ask, struct bm_fault 
 		return BM_NOMEM;
 	COUNT(walk->image, iterate_extent_inodes);
 	walk->want_inodes = 1;
-	ret = btrfs_find_all_leafs(walk, ask->bytenr);
-	for (leaf = walk->refs.head; !ret && leaf; leaf = leaf->next) {
-		struct arena_mark mark = arena_mark(&walk->lists);
-		const uint64_t *roots;
-		size_t count, i;
+	ret = known_leafs(walk, &known);
+	if (!ret && known) {
+		ret = follow_steps(walk, known);
+		for (size_t i = 0; !ret && !known->stopped && i < known->ref_count; i++)
+			ret = iterate_leaf(walk, known->refs[i].leaf, known->refs[i].elems,
+					   &known->refs[i].known);
+	} else if (!ret) {
+		ret = btrfs_find_all_leafs(walk, ask->bytenr);
+		for (leaf = walk->refs.head; !ret && leaf; leaf = leaf->next) {
+			const struct known_leaf *of_leaf = NULL;
 
-		ret = find_roots_of_leaf(walk, leaf->val, &roots, &count);
-		for (i = 0; !ret && i < count; i++)
-			ret = iterate_leaf_refs(walk, leaf->elems, roots[i]);
-		arena_release(&walk->lists, mark);
+			ret = iterate_leaf(walk, leaf->val, leaf->elems, &of_leaf);
+		}
 	}
 	walk_destroy(walk);
 	return ret == STOP ? BM_OK : ret;

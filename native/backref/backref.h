@@ -25,6 +25,12 @@ const struct bm_waiting_ref *forest_waiting(const struct bm_forest *forest, uint
 /* btrfs_get_fs_root_commit_root(): *ret is NULL when there is no such root. */
 int get_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, int restart,
 			    const struct bm_root **ret, struct bm_fault *fault);
+/*
+ * The work of that, so many times, where all blocks are in memory and were verified. *place is where
+ * the root was in such a forest before, and is now.
+ */
+void count_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, uint64_t times,
+			       uint32_t *place);
 /* read_tree_block(): a block that no search came to; generation 0 and level -1: any. */
 const uint8_t *read_tree_block(struct bm_image *image, uint64_t bytenr, uint64_t generation,
 			       int level, uint64_t tree, struct bm_fault *fault);
@@ -157,7 +163,9 @@ struct walk {
 	int level;	 /* of the tree block at bytenr; -1: a data extent */
 	int want_inodes; /* !skip_inode_ref_list */
 	int restart;
-	struct bm_known *record; /* of the walk that goes on; NULL: it is not remembered */
+	struct bm_known *known;	 /* that of `ask`, which may be gone in the end */
+	struct bm_known *record; /* of the walk to roots that goes on; NULL: it is not remembered */
+	struct bm_known *steps;	 /* of that to leaves */
 	struct ulist refs;	 /* parents found, with the inode elements of leaves */
 	struct ulist roots;	 /* trees of which a root node was found */
 	int want_roots;

@@ -196,6 +196,25 @@ int get_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, i
 	return BM_OK;
 }
 
+void count_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, uint64_t times,
+			       uint32_t *place)
+{
+	const struct bm_root *root_tree = bm_forest_root(forest, BTRFS_ROOT_TREE_OBJECTID);
+	const struct tree *tree = &forest->trees[*place];
+
+	if (*place >= forest->count || tree->root.objectid != objectid) {
+		tree = find_tree(forest, objectid);
+		if (tree)
+			*place = (uint32_t)(tree - forest->trees);
+	}
+	if (!root_tree || (tree && tree->open))
+		return;
+	COUNT_N(forest->image, btrfs_search_slot, times);
+	COUNT_N(forest->image, read_block_for_search, times * (uint64_t)root_tree->level);
+	if (tree)
+		COUNT_N(forest->image, read_tree_block, times);
+}
+
 /* ----------------------------------------------------------------- the extent at an address -- */
 
 /* btrfs_previous_extent_item(): back to the extent item before the path; 1 when there is none. */

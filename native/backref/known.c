@@ -25,24 +25,41 @@ struct known_table {
 	size_t count;
 };
 
-struct known_work {
-	uint32_t counter;
-	uint64_t times;
+struct known_visit {
+	uint64_t tree;
+	uint32_t times;
+	uint32_t place; /* in a forest */
 };
 
 /* What reaches a leaf. */
 struct known_leaf {
 	size_t root_count, visit_count, work_count;
 	uint64_t *roots;
-	uint64_t *visits; /* trees that the walk came to, each time */
+	struct known_visit *visits; /* trees that the walk came to */
 	struct known_work work[];
 };
 
+/* Items of inodes that follow each other: who asks for one asks for those near it. */
+enum { PAGE_INODES = 32 };
+struct known_page {
+	struct known_inode inodes[PAGE_INODES]; /* without an item: not known */
+};
+
 struct bm_known {
-	struct known_table inodes, leaves;
+	struct known_table pages; /* by root node and number */
+	struct known_table leaves, extents, runs;
 	/* of the walk that goes on */
 	uint64_t work[BM_WORK_COUNT], *counted;
-	uint64_t *visits;
+	struct known_step *steps;
+	size_t step_count, step_capacity;
+	struct known_work *pairs;
+	size_t pair_count, pair_capacity;
+	struct known_asked *asked;
+	size_t asked_count, asked_capacity;
+	const struct btrfs_extent_item *item;
+	int stopped, no_memory;
+	struct walk *spare;
+	struct known_visit *visits;
 	size_t visit_count, visit_capacity;
 };
 
@@ -54,16 +71,41 @@ struct bm_known *bm_known_create(void)
 	return calloc(1, sizeof(struct bm_known));
 }
 
+static void forget(struct known_table *table)
+{
+	for (size_t i = 0; i < table->capacity; i++)
+		free((void *)table->slots[i].value);
+	free(table->slots);
+}
+
 void bm_known_destroy(struct bm_known *known)
 {
 	if (!known)
 		return;
-	for (size_t i = 0; i < known->leaves.capacity; i++)
-		free((void *)known->leaves.slots[i].value);
-	free(known->leaves.slots);
-	free(known->inodes.slots);
+	forget(&known->leaves);
+	forget(&known->extents);
+	forget(&known->runs);
+	free(known->steps);
+	free(known->pairs);
+	free(known->asked);
+	free(known->spare);
+	forget(&known->pages);
 	free(known->visits);
 	free(known);
+}
+
+struct walk *known_take_walk(struct bm_known *known)
+{
+	struct walk *walk = known->spare;
+
+	known->spare = NULL;
+	return walk;
+}
+
+void known_keep_walk(struct bm_known *known, struct walk *walk)
+{
+	free(known->spare);
+	known->spare = walk;
 }
 
 /* ----------------------------------------------------------------------------------- tables -- */
@@ -110,52 +152,86 @@ static int remember(struct known_table *table, uint64_t a, uint64_t b, const voi
 
 /* ----------------------------------------------------------------------------------- inodes -- */
 
-int known_inode(const struct bm_known *known, const struct bm_root *root, uint64_t ino,
-		const uint8_t **item)
+struct known_inode *known_inode(const struct bm_known *known, const struct bm_root *root,
+				uint64_t ino)
 {
-	const void *value = look_up(&known->inodes, root->bytenr, ino);
+	struct known_page *page =
+	    (struct known_page *)look_up(&known->pages, root->bytenr, ino / PAGE_INODES);
+	struct known_inode *inode = page ? &page->inodes[ino % PAGE_INODES] : NULL;
 
-	if (!value)
-		return 0;
-	/* a search of blocks in memory goes down level by level */
+	return inode && inode->item ? inode : NULL;
+}
+
+void count_search(const struct bm_root *root)
+{
+	/* it goes down level by level */
 	COUNT(root->image, btrfs_search_slot);
 	COUNT_N(root->image, read_block_for_search, (uint64_t)root->level);
-	*item = value == &nothing ? NULL : value;
-	return 1;
 }
 
 void known_add_inode(struct bm_known *known, const struct bm_root *root, uint64_t ino,
 		     const uint8_t *item)
 {
-	remember(&known->inodes, root->bytenr, ino, item ? item : &nothing);
+	struct known_page *page =
+	    (struct known_page *)look_up(&known->pages, root->bytenr, ino / PAGE_INODES);
+
+	if (!page) {
+		page = calloc(1, sizeof(*page));
+		if (!page || !remember(&known->pages, root->bytenr, ino / PAGE_INODES, page)) {
+			free(page);
+			return;
+		}
+	}
+	page->inodes[ino % PAGE_INODES] = (struct known_inode){
+	    .item = item ? item : (const uint8_t *)&nothing,
+	    .exists = item != NULL,
+	    .generation = item ? ((const struct btrfs_inode_item *)item)->generation : 0,
+	    .nlink = item ? ((const struct btrfs_inode_item *)item)->nlink : 0,
+	};
+}
+
+/* ------------------------------------------------------------------------------------- runs -- */
+
+const struct known_runs *known_runs(const struct bm_known *known, uint64_t low, uint64_t high)
+{
+	return look_up(&known->runs, low, high);
+}
+
+void known_add_runs(struct bm_known *known, uint64_t low, uint64_t high,
+		    const struct known_run *rows, size_t count)
+{
+	struct known_runs *made = malloc(sizeof(*made) + count * sizeof(*rows));
+
+	if (!made)
+		return;
+	made->count = count;
+	memcpy(made->rows, rows, count * sizeof(*rows));
+	if (!remember(&known->runs, low, high, made))
+		free(made);
 }
 
 /* ----------------------------------------------------------------------------------- leaves -- */
 
-const struct known_leaf *known_leaf(const struct bm_known *known, uint64_t leaf,
-				    const uint64_t **roots, size_t *count)
+const struct known_leaf *known_leaf(const struct bm_known *known, uint64_t leaf)
 {
-	const struct known_leaf *found = look_up(&known->leaves, leaf, 0);
-
-	if (found) {
-		*roots = found->roots;
-		*count = found->root_count;
-	}
-	return found;
+	return look_up(&known->leaves, leaf, 0);
 }
 
-int known_leaf_work(const struct known_leaf *leaf, const struct bm_forest *forest, int restart,
-		    struct bm_fault *fault)
+void known_leaf_roots(const struct known_leaf *leaf, const uint64_t **roots, size_t *count)
+{
+	*roots = leaf->roots;
+	*count = leaf->root_count;
+}
+
+void known_leaf_work(const struct known_leaf *leaf, const struct bm_forest *forest)
 {
 	struct bm_image *image = bm_forest_image(forest);
-	const struct bm_root *root;
 
 	for (size_t i = 0; i < leaf->work_count; i++)
 		image->work[leaf->work[i].counter] += leaf->work[i].times;
 	for (size_t i = 0; i < leaf->visit_count; i++)
-		if (get_fs_root_commit_root(forest, leaf->visits[i], restart, &root, fault) < 0)
-			return fault->code;
-	return BM_OK;
+		count_fs_root_commit_root(forest, leaf->visits[i].tree, leaf->visits[i].times,
+					  &leaf->visits[i].place);
 }
 
 void known_begin(struct bm_known *known, struct bm_image *image)
@@ -170,14 +246,19 @@ int known_visit(struct bm_known *known, const struct bm_forest *forest, uint64_t
 		const struct bm_root **root, struct bm_fault *fault)
 {
 	struct bm_image *image = bm_forest_image(forest);
-	uint64_t *visits =
-	    grown(known->visits, known->visit_count, &known->visit_capacity, 64, sizeof(*visits));
+	struct known_visit *visits;
+	size_t at = 0;
 	int ret;
 
+	while (at < known->visit_count && known->visits[at].tree != id)
+		at++;
+	visits = grown(known->visits, at, &known->visit_capacity, 64, sizeof(*visits));
 	if (!visits)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 	known->visits = visits;
-	visits[known->visit_count++] = id;
+	if (at == known->visit_count)
+		visits[known->visit_count++] = (struct known_visit){.tree = id};
+	visits[at].times++;
 	/* this depends on what the send has opened, and so is no work of the answer */
 	image->work = known->counted;
 	ret = get_fs_root_commit_root(forest, id, restart, root, fault);
@@ -200,20 +281,197 @@ void known_add_leaf(struct bm_known *known, uint64_t leaf, const uint64_t *roots
 	for (size_t i = 0; i < BM_WORK_COUNT; i++)
 		kinds += known->work[i] != 0;
 	work_size = kinds * sizeof(struct known_work);
-	made = malloc(sizeof(*made) + work_size + (count + known->visit_count) * sizeof(uint64_t));
+	made = malloc(sizeof(*made) + work_size + count * sizeof(*roots) +
+		      known->visit_count * sizeof(*made->visits));
 	if (!made)
 		return;
 	*made = (struct known_leaf){.root_count = count, .visit_count = known->visit_count};
 	for (uint32_t i = 0; i < BM_WORK_COUNT; i++)
 		if (known->work[i])
 			made->work[made->work_count++] =
-			    (struct known_work){.counter = i, .times = known->work[i]};
+			    (struct known_work){.counter = i, .times = (uint32_t)known->work[i]};
 	made->roots = (uint64_t *)(made->work + kinds);
-	made->visits = made->roots + count;
+	made->visits = (struct known_visit *)(made->roots + count);
 	if (count)
 		memcpy(made->roots, roots, count * sizeof(*roots));
 	if (made->visit_count)
 		memcpy(made->visits, known->visits, made->visit_count * sizeof(*made->visits));
 	if (!remember(&known->leaves, leaf, 0, made))
 		free(made);
+}
+
+/* ---------------------------------------------------------------------------------- extents -- */
+
+/* Walks to one byte of an extent: those that leave references out, and others. */
+static uint64_t kind_of(const struct bm_backref_walk *ask)
+{
+	return ask->extent_item_pos << 1 | (ask->skip_data_ref != NULL);
+}
+
+const struct known_extent *known_extent(const struct bm_known *known,
+					const struct bm_backref_walk *ask)
+{
+	const struct known_extent *found = look_up(&known->extents, ask->bytenr, kind_of(ask));
+
+	if (ask->ignore_extent_item_pos)
+		return NULL;
+	for (size_t i = 0; found && i < found->asked_count; i++) {
+		const struct known_asked *asked = &found->asked[i];
+
+		if (ask->skip_data_ref(asked->root, asked->ino, asked->offset, ask->context) !=
+		    (int)asked->skip)
+			return NULL;
+	}
+	return found;
+}
+
+void known_begin_extent(struct bm_known *known, struct bm_image *image)
+{
+	memset(known->work, 0, sizeof(known->work));
+	known->step_count = known->pair_count = known->asked_count = 0;
+	known->item = NULL;
+	known->stopped = known->no_memory = 0;
+	known->counted = image->work;
+	image->work = known->work;
+}
+
+/* What was counted since the last step becomes work of this one. */
+static void add_step(struct bm_known *known, struct known_step step)
+{
+	struct known_step *steps =
+	    grown(known->steps, known->step_count, &known->step_capacity, 64, sizeof(*steps));
+
+	if (steps)
+		known->steps = steps;
+	for (uint32_t i = 0; steps && i < BM_WORK_COUNT; i++) {
+		struct known_work *pairs;
+
+		if (!known->work[i])
+			continue;
+		pairs = grown(known->pairs, known->pair_count, &known->pair_capacity, 256,
+			      sizeof(*pairs));
+		if (!pairs) {
+			steps = NULL;
+			break;
+		}
+		known->pairs = pairs;
+		pairs[known->pair_count++] =
+		    (struct known_work){.counter = i, .times = (uint32_t)known->work[i]};
+		step.work_count++;
+		known->work[i] = 0;
+	}
+	if (steps)
+		steps[known->step_count++] = step;
+	else
+		known->no_memory = 1;
+}
+
+void known_skip(struct bm_known *known, const struct known_asked *asked)
+{
+	struct known_asked *rows =
+	    grown(known->asked, known->asked_count, &known->asked_capacity, 16, sizeof(*rows));
+
+	if (!rows) {
+		known->no_memory = 1;
+		return;
+	}
+	known->asked = rows;
+	rows[known->asked_count++] = *asked;
+}
+
+void known_item(struct bm_known *known, const struct btrfs_extent_item *item, int stopped)
+{
+	known->item = item;
+	known->stopped = stopped;
+	add_step(known, (struct known_step){.kind = KNOWN_ITEM});
+}
+
+int known_tree(struct bm_known *known, const struct bm_forest *forest, uint64_t id, int restart,
+	       const struct bm_root **root, struct bm_fault *fault)
+{
+	struct bm_image *image = bm_forest_image(forest);
+	int ret;
+
+	add_step(known, (struct known_step){.kind = KNOWN_TREE, .at = id});
+	/* this depends on what the send has opened */
+	image->work = image->ignored;
+	ret = get_fs_root_commit_root(forest, id, restart, root, fault);
+	image->work = known->work;
+	return ret;
+}
+
+void known_elem(struct bm_known *known, uint64_t leaf, const struct inode_elem *elem)
+{
+	add_step(known, (struct known_step){.kind = KNOWN_ELEM, .at = leaf, .elem = *elem});
+}
+
+/* The record of what happened, in one piece of memory. */
+static struct known_extent *make_extent(const struct bm_known *known, const struct walk *walk)
+{
+	size_t refs = walk->refs.count, elems = 0;
+	const struct ulist_node *node;
+	struct known_extent *made;
+	struct inode_elem *next;
+
+	for (node = walk->refs.head; node; node = node->next)
+		for (const struct inode_elem *elem = node->elems; elem; elem = elem->next)
+			elems++;
+	made = malloc(sizeof(*made) + known->step_count * sizeof(*made->steps) +
+		      known->asked_count * sizeof(*made->asked) + refs * sizeof(*made->refs) +
+		      elems * sizeof(*next) + known->pair_count * sizeof(*made->work));
+	if (!made)
+		return NULL;
+	*made = (struct known_extent){.item = known->item,
+				      .stopped = known->stopped,
+				      .step_count = known->step_count,
+				      .asked_count = known->asked_count,
+				      .ref_count = refs};
+	memcpy(made->steps, known->steps, known->step_count * sizeof(*made->steps));
+	made->asked = (struct known_asked *)(made->steps + known->step_count);
+	if (known->asked_count)
+		memcpy(made->asked, known->asked, known->asked_count * sizeof(*made->asked));
+	made->refs = (struct known_refs *)(made->asked + known->asked_count);
+	next = (struct inode_elem *)(made->refs + refs);
+	made->work = (struct known_work *)(next + elems);
+	if (known->pair_count)
+		memcpy(made->work, known->pairs, known->pair_count * sizeof(*made->work));
+	refs = 0;
+	for (node = walk->refs.head; node; node = node->next) {
+		struct inode_elem **link = &made->refs[refs].elems;
+
+		made->refs[refs].known = NULL;
+		made->refs[refs++].leaf = node->val;
+		for (const struct inode_elem *elem = node->elems; elem; elem = elem->next) {
+			*next = *elem;
+			*link = next;
+			link = &next++->next;
+		}
+		*link = NULL;
+	}
+	return made;
+}
+
+const struct known_extent *known_end_extent(struct bm_known *known, const struct walk *walk,
+					    int failed)
+{
+	const uint64_t bytenr = walk->ask->bytenr, kind = kind_of(walk->ask);
+	struct known_extent *made = NULL;
+
+	add_step(known, (struct known_step){.kind = KNOWN_END});
+	walk->image->work = known->counted;
+	if (!failed && !known->no_memory && !walk->ask->ignore_extent_item_pos)
+		made = make_extent(known, walk);
+	if (!made)
+		return NULL;
+	if (look_up(&known->extents, bytenr, kind)) {
+		struct known_slot *slot = slot_of(&known->extents, bytenr, kind);
+
+		free((void *)slot->value);
+		slot->value = made;
+		return made;
+	}
+	if (remember(&known->extents, bytenr, kind, made))
+		return made;
+	free(made);
+	return NULL;
 }

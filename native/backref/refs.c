@@ -16,7 +16,7 @@
  *
  * In a running transaction references come and go that the extent tree has yet to learn of.
  */
-#include "backref/backref.h"
+#include "backref/known.h"
 
 #define BTRFS_DATA_RELOC_TREE_OBJECTID ((uint64_t)-9)
 
@@ -97,6 +97,8 @@ static int add_tree_block_ref(struct walk *walk, int level, uint64_t root_id)
 static int add_extent_data_ref(struct walk *walk, const struct btrfs_extent_data_ref *dref)
 {
 	const struct bm_backref_walk *ask = walk->ask;
+	struct known_asked asked = {
+	    .root = dref->root, .ino = dref->objectid, .offset = dref->offset};
 	struct prelim_ref ref = {
 	    .root_id = dref->root,
 	    .count = dref->count,
@@ -107,8 +109,11 @@ static int add_extent_data_ref(struct walk *walk, const struct btrfs_extent_data
 
 	if (walk->share && dref->objectid != walk->share->context->inum && !walk->share->drops_wait)
 		return BACKREF_FOUND_SHARED;
-	if (ask->skip_data_ref &&
-	    ask->skip_data_ref(dref->root, dref->objectid, dref->offset, ask->context))
+	asked.skip = ask->skip_data_ref &&
+		     ask->skip_data_ref(dref->root, dref->objectid, dref->offset, ask->context);
+	if (walk->steps && ask->skip_data_ref)
+		known_skip(walk->steps, &asked);
+	if (asked.skip)
 		return BM_OK;
 	return add_prelim_ref(walk, &walk->indirect, &ref, 1);
 }
@@ -169,16 +174,17 @@ static int extent_head(struct walk *walk, const uint8_t *leaf, uint32_t slot, ui
 	const struct btrfs_extent_item *ei = (const void *)item_data(leaf, slot);
 	const struct btrfs_tree_block_info *info = (const void *)(ei + 1);
 	uint64_t kind;
+	int stop = 0;
 
 	*start = sizeof(*ei);
 	if (item->size < *start)
 		return backref_fail_at(walk, BM_BAD_ITEM_SIZE, leaf, slot, item->size, *start);
-	if (walk->ask->check_extent_item) {
-		int ret = walk->ask->check_extent_item(walk->bytenr, ei, walk->ask->context);
-
-		if (ret)
-			return backref_stopped(walk, ret);
-	}
+	if (walk->ask->check_extent_item)
+		stop = walk->ask->check_extent_item(walk->bytenr, ei, walk->ask->context);
+	if (walk->steps)
+		known_item(walk->steps, ei, stop != 0);
+	if (stop)
+		return backref_stopped(walk, stop);
 	kind = ei->flags & (BTRFS_EXTENT_FLAG_DATA | BTRFS_EXTENT_FLAG_TREE_BLOCK);
 	if (item->key.type == BTRFS_METADATA_ITEM_KEY && kind == BTRFS_EXTENT_FLAG_TREE_BLOCK)
 		return check_level(walk, leaf, slot, item->key.offset);

@@ -168,6 +168,7 @@ int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, s
 			*next++ = place_of(image, &chunks[i].stripes[j]);
 		table[i].assembled = place_to_assemble(image, &table[i]);
 	}
+	memset(image->recent, 0, sizeof(image->recent));
 	free(image->chunks);
 	free(image->places);
 	image->chunks = table;

@@ -403,11 +403,20 @@ int bm_image_verify_copy(struct bm_image *image, uint64_t logical, int copy,
 const uint8_t *bm_image_block(struct bm_image *image, uint64_t logical,
 			      const struct bm_expect *expect, struct bm_fault *fault)
 {
-	const uint8_t *block = read_copy(image, logical, 0, expect, 0, fault);
+	struct bm_recent *recent = bm_recent_of(image, logical);
+	struct bm_fault ignored;
+	const uint8_t *block;
 	int copies;
 
-	if (block)
+	if (recent->logical == logical && logical &&
+	    block_header(recent->block)->bytenr == logical &&
+	    verify_expected(recent->block, expect, &ignored) == BM_OK)
+		return recent->block;
+	block = read_copy(image, logical, 0, expect, 0, fault);
+	if (block) {
+		*recent = (struct bm_recent){logical, block};
 		return block;
+	}
 	copies = bm_image_copies(image, logical);
 	for (int copy = 1; copy < copies; copy++) {
 		/* another copy that is bad too leaves the fault of the first */

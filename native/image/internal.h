@@ -61,6 +61,12 @@ struct bm_mapped {
 	uint32_t copies; /* with those that are made of parity */
 };
 
+/* A tree block that was verified, where it is used. */
+struct bm_recent {
+	uint64_t logical; /* 0: none */
+	const uint8_t *block;
+};
+
 struct bm_image {
 	const uint8_t *base;   /* data are read here */
 	const uint8_t *blocks; /* tree blocks are used here, at the same bytes; often the same */
@@ -89,7 +95,15 @@ struct bm_image {
 	uint64_t ignored[BM_WORK_COUNT]; /* what is not to be counted */
 	struct bm_cache *cache;
 	struct bm_readahead readahead;
+	struct bm_recent recent[8192]; /* by address, until chunks or devices change */
 };
+
+static inline struct bm_recent *bm_recent_of(const struct bm_image *image, uint64_t logical)
+{
+	return (struct bm_recent *)&image
+	    ->recent[logical / image->nodesize %
+		     (sizeof(image->recent) / sizeof(image->recent[0]))];
+}
 
 /* Count one call of the kernel function `name`. */
 #define COUNT(image, name) ((image)->work[BM_WORK_##name]++)
@@ -144,6 +158,19 @@ static inline int compare_disk_key(const struct btrfs_disk_key *disk, const stru
 {
 	return compare_keys(disk->objectid, disk->type, disk->offset, key);
 }
+
+/*
+ * Where the last searches of a tree ended, for more of them while nothing changes it. Of a search
+ * for a key of [first, behind) each step is known but for the last.
+ */
+struct bm_near {
+	struct bm_near_leaf {
+		const uint8_t *node[BTRFS_MAX_LEVEL]; /* of struct bm_path */
+		uint32_t slot[BTRFS_MAX_LEVEL];
+		struct bm_key first, behind;
+	} leaves[4];
+	uint32_t next; /* whose place is taken */
+};
 
 /* btrfs_bin_search(): slot of the first key >= `key`; *found says whether it is equal. */
 uint32_t bm_bin_search(const uint8_t *block, const struct bm_key *key, int *found);
@@ -212,6 +239,20 @@ struct bm_step {
 };
 /* The next one: 1, or 0 at the end. */
 int bm_compare_step(struct bm_compare *compare, struct bm_step *step, struct bm_fault *fault);
+/*
+ * After a step to one key of both trees: items of the same two leaves that follow and are the same,
+ * as far as one look goes. Each is a step with BM_CHANGE_SAME, and bm_compare_pass() takes them all.
+ */
+struct bm_run {
+	const uint8_t *left, *right;
+	uint32_t left_slot, right_slot; /* of the first */
+	uint32_t count;
+};
+/* Where they would start, and how many there can be. */
+struct bm_run bm_compare_place(const struct bm_compare *compare);
+/* How many there are. */
+void bm_compare_run(struct bm_run *run);
+void bm_compare_pass(struct bm_compare *compare, const struct bm_run *run);
 /* Read ahead while descending, as send does with SEND_READA_COMPARE. */
 void bm_compare_read_ahead(struct bm_compare *compare);
 

@@ -45,7 +45,7 @@ static void link_newest(struct lru_cache *cache, struct lru_entry *entry)
 
 struct lru_entry *lru_lookup(struct lru_cache *cache, uint64_t key, uint64_t generation)
 {
-	struct lru_entry *entry = *bucket_of(cache, key, generation);
+	struct lru_entry *entry = cache->size ? *bucket_of(cache, key, generation) : NULL;
 
 	while (entry && (entry->key != key || entry->generation != generation))
 		entry = entry->chain;

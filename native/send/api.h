@@ -21,8 +21,8 @@ enum bm_send_flag {
 	BM_SEND_OMIT_END_CMD = 4,
 	BM_SEND_COMPRESSED = 16,
 	/*
-	 * Not the kernel's: file data are neither read nor summed. What is handed out has the right
-	 * size; the data and checksums in it mean nothing.
+	 * Not the kernel's: file data are neither read nor summed, and nothing is handed out; args->size
+	 * takes the bytes of the stream.
 	 */
 	BM_SEND_SIZE_ONLY = 1 << 16,
 };
@@ -154,6 +154,7 @@ struct bm_send_args {
 	uint32_t flags;			   /* enum bm_send_flag */
 	uint32_t proto;
 	uint64_t *commands;		     /* counted by number: an array of BM_SEND_COMMANDS */
+	uint64_t *size;			     /* is added to; NULL without BM_SEND_SIZE_ONLY */
 	struct bm_send_explained *explained; /* NULL: nobody asks why */
 	struct bm_known *known;		     /* NULL: this send is alone */
 	void *context;			     /* for the callbacks */

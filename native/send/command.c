@@ -163,15 +163,24 @@ int send_cmd(struct send_ctx *sctx)
 	sum_command(sctx, command + sctx->summed, sctx->size - sctx->cmd - sctx->summed);
 	memcpy(command + 6, &sctx->crc, 4);
 	sctx->cmd = sctx->size;
-	return sctx->size >= FLUSH_AT ? send_flush(sctx) : BM_OK;
+	return sctx->size >= FLUSH_AT || size_only(sctx) ? send_flush(sctx) : BM_OK;
+}
+
+int hand_out(struct send_ctx *sctx, const uint8_t *data, size_t size)
+{
+	if (size_only(sctx))
+		*sctx->args->size += size;
+	else if (size && sctx->args->write(sctx->args->context, data, size))
+		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_CALLBACK});
+	return BM_OK;
 }
 
 int send_flush(struct send_ctx *sctx)
 {
-	int ret = sctx->cmd ? sctx->args->write(sctx->args->context, sctx->buf, sctx->cmd) : 0;
+	int ret = hand_out(sctx, sctx->buf, sctx->cmd);
 
 	sctx->size = sctx->cmd = 0;
-	return ret ? bm_fail(sctx->fault, (struct bm_fault){.code = BM_CALLBACK}) : BM_OK;
+	return ret;
 }
 
 /* ------------------------------------------------------------------------- commands on paths -- */

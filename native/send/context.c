@@ -29,10 +29,13 @@ int send_ctx_init(struct send_ctx *sctx, const struct bm_send_args *args, struct
 		if (!parent)
 			return send_errno(sctx, ENOENT);
 		sctx->parent = *parent;
+		sctx->parent.near = &sctx->near_parent;
 	}
 	sctx->image = root->image;
 	sctx->root = *root;
 	sctx->csum_root = *csum_root;
+	sctx->root.near = &sctx->near;
+	sctx->csum_root.near = &sctx->near_csums;
 	bm_crc_shift_init(&sctx->after_sector, sctx->image->sectorsize);
 	sctx->max_size = args->proto >= 2 ? BUFFER_V2 : BUFFER_V1;
 	sctx->clone_roots = calloc(args->clone_root_count, sizeof(*sctx->clone_roots));
@@ -51,6 +54,10 @@ int send_ctx_init(struct send_ctx *sctx, const struct bm_send_args *args, struct
 			return send_errno(sctx, ENOENT);
 		sctx->clone_roots[i].source = &args->clone_roots[i];
 		sctx->clone_roots[i].root = *root;
+		if (root->objectid == sctx->root.objectid)
+			sctx->clone_roots[i].root.near = sctx->root.near;
+		else if (root->objectid == sctx->parent.objectid)
+			sctx->clone_roots[i].root.near = sctx->parent.near;
 		sctx->clone_root_count++;
 	}
 	return BM_OK;
@@ -73,6 +80,7 @@ void send_ctx_deinit(struct send_ctx *sctx)
 	free_recorded_refs(&sctx->deleted_refs);
 	free(sctx->plain.data);
 	free(sctx->sector);
+	free(sctx->pair.rows);
 	free(sctx->buf);
 }
 

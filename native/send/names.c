@@ -8,7 +8,6 @@
  *
  * Of two look-ups, get_...() fails with ENOENT where there is nothing and find_...() returns 1.
  */
-#include "backref/known.h"
 #include "send/send.h"
 
 #include <errno.h>
@@ -66,10 +65,14 @@ static int find_inode_item(struct send_ctx *sctx, const struct bm_root *root, ui
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_ITEM_KEY};
 	struct bm_path path = alloc_path_for_send(sctx);
 	struct bm_known *known = sctx->args->known;
+	const struct known_inode *inode = known ? known_inode(known, root, ino) : NULL;
 	int ret;
 
-	if (known && known_inode(known, root, ino, found))
-		return !*found;
+	if (inode) {
+		count_search(root);
+		*found = inode->item;
+		return !inode->exists;
+	}
 	ret = bm_search_slot(root, &key, &path, sctx->fault);
 	if (ret < 0)
 		return ret;
@@ -114,14 +117,46 @@ int get_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t i
 	return ret > 0 ? send_errno(sctx, ENOENT) : ret;
 }
 
+/* find_inode_info() of which no more is wanted. */
+static int find_gen_and_links(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
+			      uint64_t *gen, uint32_t *nlink)
+{
+	struct bm_known *known = sctx->args->known;
+	const struct known_inode *inode = known ? known_inode(known, root, ino) : NULL;
+	struct inode_info info = {0};
+	int ret;
+
+	if (inode) {
+		COUNT(sctx->image, get_inode_info);
+		count_search(root);
+		*gen = inode->generation;
+		*nlink = inode->nlink;
+		return !inode->exists;
+	}
+	ret = find_inode_info(sctx, root, ino, &info);
+	*gen = info.generation;
+	*nlink = info.nlink;
+	return ret;
+}
+
 int find_inode_gen(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *gen)
 {
-	struct inode_info info;
-	int ret = find_inode_info(sctx, root, ino, &info);
+	const struct same_inode *same = &sctx->same_inodes[ino % SAME_INODES];
+	uint32_t nlink;
+	uint64_t found;
+	int ret;
 
 	COUNT(sctx->image, get_inode_gen);
+	if (same->ino == ino && ino && !sctx->image->cache &&
+	    (root == &sctx->root || root == &sctx->parent)) {
+		COUNT(sctx->image, get_inode_info);
+		count_search(root);
+		*gen = same->gen;
+		return BM_OK;
+	}
+	ret = find_gen_and_links(sctx, root, ino, &found, &nlink);
 	if (!ret)
-		*gen = info.generation;
+		*gen = found;
 	return ret;
 }
 
@@ -244,28 +279,56 @@ int gen_unique_name(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs
 	}
 }
 
-int find_first_ref(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
-		   struct fs_path *name)
+/* The item of the first name of an inode; 1: there is none. */
+static int find_first_item(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
+			   const uint8_t **leaf, uint32_t *slot)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_REF_KEY};
 	struct bm_path path = alloc_path_for_send(sctx);
-	const struct btrfs_item *item;
-	struct ref_name ref;
-	uint32_t at = 0;
+	struct bm_known *known = sctx->args->known;
+	struct known_inode *inode = known ? known_inode(known, root, ino) : NULL;
+	const struct btrfs_disk_key *at;
 	int ret;
 
+	if (inode && inode->ref_leaf) {
+		COUNT(root->image, btrfs_search_slot_for_read);
+		count_search(root);
+		*leaf = inode->ref_leaf;
+		*slot = inode->ref_slot;
+		return BM_OK;
+	}
 	ret = bm_search_slot_for_read(root, &key, 1, &path, sctx->fault);
 	if (ret)
 		return ret;
-	item = leaf_item(path.node[0], path.slot[0]);
-	if (item->key.objectid != ino ||
-	    (item->key.type != BTRFS_INODE_REF_KEY && item->key.type != BTRFS_INODE_EXTREF_KEY))
+	*leaf = path.node[0];
+	*slot = path.slot[0];
+	at = &leaf_item(*leaf, *slot)->key;
+	if (at->objectid != ino ||
+	    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
 		return 1;
-	ret = iterate_inode_ref(sctx, path.node[0], path.slot[0], &at, &ref);
+	/* at the start of a leaf it may have taken more than a search */
+	if (inode && *slot) {
+		inode->ref_leaf = *leaf;
+		inode->ref_slot = *slot;
+	}
+	return BM_OK;
+}
+
+int find_first_ref(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+		   struct fs_path *name)
+{
+	const uint8_t *leaf;
+	struct ref_name ref;
+	uint32_t slot, at = 0;
+	int ret = find_first_item(sctx, root, ino, &leaf, &slot);
+
+	if (ret)
+		return ret;
+	ret = iterate_inode_ref(sctx, leaf, slot, &at, &ref);
 	if (ret <= 0)
 		return ret < 0 ? ret
-			       : send_bad_item(sctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0],
-					       0, sizeof(struct btrfs_inode_ref));
+			       : send_bad_item(sctx, BM_BAD_ITEM_SIZE, leaf, slot, 0,
+					       sizeof(struct btrfs_inode_ref));
 	*dir = ref.dir;
 	return fs_path_add(sctx, name, ref.name, ref.size);
 }
@@ -318,20 +381,32 @@ int get_inode_path(struct send_ctx *sctx, const struct bm_root *root, uint64_t i
 static int find_generation(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 			   bool *exists, uint64_t *gen)
 {
-	struct inode_info info;
-	int ret = find_inode_info(sctx, root, ino, &info);
+	uint32_t nlink;
+	int ret = find_gen_and_links(sctx, root, ino, gen, &nlink);
 
 	if (ret < 0)
 		return ret;
-	*exists = !ret && (info.nlink || !TOGGLE(sctx, SEND_NLINK_ZERO));
-	*gen = *exists ? info.generation : 0;
+	*exists = !ret && (nlink || !TOGGLE(sctx, SEND_NLINK_ZERO));
+	if (!*exists)
+		*gen = 0;
 	return BM_OK;
 }
 
 static int inode_state(struct send_ctx *sctx, uint64_t ino, uint64_t gen,
 		       struct inode_generations *found)
 {
+	struct same_inode *same = &sctx->same_inodes[ino % SAME_INODES];
 	bool processed = ino < sctx->send_progress;
+
+	/* a search may read */
+	if (same->ino == ino && same->gen == gen && ino && !sctx->image->cache) {
+		COUNT(sctx->image, get_cur_inode_state);
+		COUNT_N(sctx->image, get_inode_info, 2);
+		count_search(&sctx->root);
+		count_search(&sctx->parent);
+		*found = (struct inode_generations){true, true, gen, gen};
+		return INODE_NO_CHANGE;
+	}
 
 	*found = (struct inode_generations){0};
 	COUNT(sctx->image, get_cur_inode_state);
@@ -340,8 +415,10 @@ static int inode_state(struct send_ctx *sctx, uint64_t ino, uint64_t gen,
 	if (has_parent(sctx) &&
 	    find_generation(sctx, &sctx->parent, ino, &found->in_parent, &found->parent) < 0)
 		return sctx->fault->code;
-	if (found->in_send && found->in_parent && found->send == gen && found->parent == gen)
+	if (found->in_send && found->in_parent && found->send == gen && found->parent == gen) {
+		*same = (struct same_inode){ino, gen};
 		return INODE_NO_CHANGE;
+	}
 	if (found->in_send && found->send == gen)
 		return processed ? INODE_DID_CREATE : INODE_WILL_CREATE;
 	if (found->in_parent && found->parent == gen)
@@ -409,6 +486,48 @@ static int lookup_dir_item_inode(struct send_ctx *sctx, const struct bm_root *ro
 	return BM_OK;
 }
 
+/* What is known of an inode of the snapshot, if that is its first name; or NULL. */
+static struct known_inode *known_by_name(struct send_ctx *sctx, uint64_t ino, uint64_t dir,
+					 const char *name, size_t size)
+{
+	struct bm_known *known = sctx->args->known;
+	struct known_inode *inode = known ? known_inode(known, &sctx->root, ino) : NULL;
+	uint64_t *work = sctx->image->work;
+	struct ref_name first;
+	const uint8_t *leaf;
+	uint32_t slot, at = 0;
+	int ret;
+
+	if (!inode || !inode->exists)
+		return NULL;
+	sctx->image->work = sctx->image->ignored;
+	ret = find_first_item(sctx, &sctx->root, ino, &leaf, &slot);
+	sctx->image->work = work;
+	if (ret || iterate_inode_ref(sctx, leaf, slot, &at, &first) <= 0 || first.dir != dir ||
+	    first.size != size || memcmp(first.name, name, size) != 0)
+		return NULL;
+	return inode;
+}
+
+/* The same of a name of `ino`, which mostly leads to it. */
+static int lookup_name_of_inode(struct send_ctx *sctx, uint64_t ino, uint64_t dir, const char *name,
+				size_t size, uint64_t *found)
+{
+	struct known_inode *inode = known_by_name(sctx, ino, dir, name, size);
+	int ret;
+
+	if (inode && inode->leads_to) {
+		COUNT(sctx->image, btrfs_lookup_dir_item);
+		count_search(&sctx->root);
+		*found = inode->leads_to;
+		return BM_OK;
+	}
+	ret = lookup_dir_item_inode(sctx, &sctx->root, dir, name, size, found);
+	if (inode && !ret)
+		inode->leads_to = *found;
+	return ret;
+}
+
 int will_overwrite_ref(struct send_ctx *sctx, const struct dir_ref *in, const char *name,
 		       size_t size, struct overwritten *who)
 {
@@ -455,7 +574,7 @@ int did_overwrite_ref(struct send_ctx *sctx, const struct dir_ref *in, uint64_t 
 	ret = is_same_dir(sctx, &sctx->root, in, found.send);
 	if (ret <= 0)
 		return ret;
-	ret = lookup_dir_item_inode(sctx, &sctx->root, in->dir, name, size, &other);
+	ret = lookup_name_of_inode(sctx, ino, in->dir, name, size, &other);
 	if (ret)
 		return ret < 0 ? ret : 0;
 	/* the generation only where it decides */

@@ -154,6 +154,8 @@ static int get_cur_component(struct send_ctx *sctx, uint64_t *ino, uint64_t *gen
 int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
 {
 	bool remember = TOGGLE(sctx, SEND_CUR_INODE_PATH) && is_cur_inode(sctx, ino, gen);
+	size_t size = 0, slash;
+	char text[PATH_LIMIT]; /* filled from its end */
 	struct fs_path name;
 	int ret = 0;
 
@@ -163,14 +165,22 @@ int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_pa
 			fs_path_copy(dest, &sctx->cur_inode_path);
 		return BM_OK;
 	}
-	dest->size = 0;
 	for (int depth = 0; ret != 1 && ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
 		if (check_depth(sctx, depth, &sctx->root, ino) < 0)
 			return sctx->fault->code;
 		ret = get_cur_component(sctx, &ino, &gen, &name);
-		if (ret < 0 || fs_path_prepend(sctx, dest, &name) < 0)
-			return sctx->fault->code;
+		if (ret < 0)
+			return ret;
+		slash = size ? 1 : 0;
+		if (size + slash + name.size >= PATH_LIMIT)
+			return send_errno(sctx, ENAMETOOLONG);
+		if (slash)
+			text[PATH_LIMIT - ++size] = '/';
+		size += name.size;
+		memcpy(text + PATH_LIMIT - size, name.text, name.size);
 	}
+	dest->size = size;
+	memcpy(dest->text, text + PATH_LIMIT - size, size);
 	if (remember && dest != &sctx->cur_inode_path)
 		fs_path_copy(&sctx->cur_inode_path, dest);
 	return BM_OK;

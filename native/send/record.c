@@ -241,7 +241,23 @@ static int dir_changed(struct send_ctx *sctx, uint64_t dir)
 	if (get_inode_gen(sctx, &sctx->root, dir, &new_gen) < 0 ||
 	    get_inode_gen(sctx, &sctx->parent, dir, &old_gen) < 0)
 		return sctx->fault->code;
+	if (new_gen == old_gen)
+		sctx->same_dirs[dir % SAME_INODES] = dir;
 	return new_gen != old_gen;
+}
+
+bool is_in_same_dir(struct send_ctx *sctx, uint64_t dir)
+{
+	struct bm_image *image = sctx->image;
+
+	/* a search may read */
+	if (image->cache || dir != sctx->same_dirs[dir % SAME_INODES] || !dir)
+		return false;
+	COUNT_N(image, get_inode_gen, 2);
+	COUNT_N(image, get_inode_info, 2);
+	count_search(&sctx->root);
+	count_search(&sctx->parent);
+	return true;
 }
 
 int compare_refs(struct send_ctx *sctx)

@@ -12,6 +12,7 @@
  *   EXTENT_DATA        WRITE or CLONE
  *   the next inode     finish it: size, owner, mode, capabilities, times
  */
+#include "image/pool.h"
 #include "send/send.h"
 
 #include <errno.h>
@@ -292,10 +293,112 @@ static int changed_cb(struct send_ctx *sctx)
 	return BM_OK;
 }
 
+static void stand_on(struct send_ctx *sctx, const struct bm_step *step)
+{
+	sctx->key = step->key;
+	sctx->result = step->change;
+	sctx->leaf = step->left;
+	sctx->slot = step->left_slot;
+	sctx->right_leaf = step->right;
+	sctx->right_slot = step->right_slot;
+}
+
+/* Items that are the same in both: most are nothing but counted. */
+static int pass_run(struct send_ctx *sctx, const struct bm_run *run)
+{
+	for (uint32_t i = 0; i < run->count; i++) {
+		const struct btrfs_disk_key *key = &leaf_item(run->left, run->left_slot + i)->key;
+		/* the walk stands on the last one then */
+		bool is_plain = i + 1 < run->count && key->type != BTRFS_INODE_EXTREF_KEY;
+
+		if (is_plain && key->type == BTRFS_INODE_REF_KEY)
+			is_plain = is_in_same_dir(sctx, key->offset);
+		else if (is_plain && key->type == BTRFS_EXTENT_DATA_KEY)
+			is_plain = key->objectid != sctx->cur_ino;
+		if (is_plain) {
+			COUNT(sctx->image, changed_cb);
+			continue;
+		}
+		stand_on(sctx, &(struct bm_step){.key = to_key(key),
+						 .change = BM_CHANGE_SAME,
+						 .left = run->left,
+						 .left_slot = run->left_slot + i,
+						 .right = run->right,
+						 .right_slot = run->right_slot + i});
+		if (changed_cb(sctx) < 0)
+			return sctx->fault->code;
+	}
+	return BM_OK;
+}
+
+static uint64_t lower(const uint8_t *a, const uint8_t *b)
+{
+	uint64_t left = block_header(a)->bytenr, right = block_header(b)->bytenr;
+
+	return left < right ? left : right;
+}
+
+static uint64_t higher(const uint8_t *a, const uint8_t *b)
+{
+	uint64_t left = block_header(a)->bytenr, right = block_header(b)->bytenr;
+
+	return left < right ? right : left;
+}
+
+/* To the leaves of a run, if they are others; what was found out of those before is kept. */
+static void set_pair(struct send_ctx *sctx, const uint8_t *left, const uint8_t *right)
+{
+	struct leaf_pair *pair = &sctx->pair;
+
+	if (pair->left == left && pair->right == right)
+		return;
+	if (pair->count)
+		known_add_runs(sctx->args->known, lower(pair->left, pair->right),
+			       higher(pair->left, pair->right), pair->rows, pair->count);
+	pair->left = left;
+	pair->right = right;
+	pair->known =
+	    left ? known_runs(sctx->args->known, lower(left, right), higher(left, right)) : NULL;
+	pair->next = pair->count = 0;
+}
+
+/* bm_compare_run(), from what sends remember for each other. */
+static void find_run(struct send_ctx *sctx, struct bm_run *run)
+{
+	struct leaf_pair *pair = &sctx->pair;
+	struct known_run row = {(uint16_t)run->left_slot, (uint16_t)run->right_slot, 0}, *rows;
+
+	set_pair(sctx, run->left, run->right);
+	if (block_header(run->left)->bytenr > block_header(run->right)->bytenr) {
+		row.low_slot = (uint16_t)run->right_slot;
+		row.high_slot = (uint16_t)run->left_slot;
+	}
+	while (pair->known && pair->next < pair->known->count) {
+		const struct known_run *found = &pair->known->rows[pair->next];
+
+		if (found->low_slot == row.low_slot && found->high_slot == row.high_slot) {
+			run->count = found->count;
+			return;
+		}
+		if (found->low_slot >= row.low_slot)
+			break;
+		pair->next++;
+	}
+	bm_compare_run(run);
+	row.count = (uint16_t)run->count;
+	rows =
+	    pair->known ? NULL : grown(pair->rows, pair->count, &pair->capacity, 64, sizeof(*rows));
+	if (!rows)
+		return;
+	pair->rows = rows;
+	rows[pair->count++] = row;
+}
+
 static int btrfs_compare_trees(struct send_ctx *sctx)
 {
 	struct bm_compare *compare = bm_compare_create(&sctx->root, &sctx->parent, sctx->fault);
 	struct bm_step step;
+	struct bm_run run;
 	int ret;
 
 	if (!compare)
@@ -303,16 +406,23 @@ static int btrfs_compare_trees(struct send_ctx *sctx)
 	if (TOGGLE(sctx, SEND_READA_COMPARE))
 		bm_compare_read_ahead(compare);
 	while ((ret = bm_compare_step(compare, &step, sctx->fault)) > 0) {
-		sctx->key = step.key;
-		sctx->result = step.change;
-		sctx->leaf = step.left;
-		sctx->slot = step.left_slot;
-		sctx->right_leaf = step.right;
-		sctx->right_slot = step.right_slot;
+		stand_on(sctx, &step);
 		ret = changed_cb(sctx);
+		while (ret >= 0 && (run = bm_compare_place(compare)).count) {
+			if (sctx->args->known)
+				find_run(sctx, &run);
+			else
+				bm_compare_run(&run);
+			if (!run.count)
+				break;
+			ret = pass_run(sctx, &run);
+			bm_compare_pass(compare, &run);
+		}
 		if (ret < 0)
 			break;
 	}
+	if (sctx->args->known)
+		set_pair(sctx, NULL, NULL);
 	bm_compare_destroy(compare);
 	return ret < 0 ? ret : finish_inode_if_needed(sctx, true);
 }
@@ -394,9 +504,7 @@ static int send_header(struct send_ctx *sctx)
 	uint8_t header[STREAM_HEADER_SIZE] = BTRFS_SEND_STREAM_MAGIC;
 
 	memcpy(header + STREAM_HEADER_SIZE - 4, &sctx->args->proto, 4);
-	return sctx->args->write(sctx->args->context, header, sizeof(header))
-		   ? bm_fail(sctx->fault, (struct bm_fault){.code = BM_CALLBACK})
-		   : BM_OK;
+	return hand_out(sctx, header, sizeof(header));
 }
 
 static int send_all(struct send_ctx *sctx)

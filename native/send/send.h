@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "image/internal.h"
+#include "backref/known.h"
 #include "stream/stream.h"
 
 #define TOGGLE(sctx, name) ((sctx)->args->behaviour >> BM_TOGGLE_##name & 1)
@@ -24,6 +24,7 @@ enum {
 	MODE_CHR = 0020000,
 	MODE_FIFO = 0010000,
 	PATH_LIMIT = 4096, /* PATH_MAX: with the terminating zero */
+	SAME_INODES = 256, /* that are remembered as the same in both snapshots */
 };
 
 /* A path or a name; not terminated. */
@@ -128,6 +129,15 @@ struct created_scan {
 	uint64_t *whole; /* the work of going over all of it */
 };
 
+/* Two leaves that are compared, and what is known of their items, or is found out. */
+struct leaf_pair {
+	const uint8_t *left, *right;
+	const struct known_runs *known;
+	size_t next; /* row of it */
+	struct known_run *rows;
+	size_t count, capacity;
+};
+
 struct send_ctx {
 	const struct bm_send_args *args;
 	struct bm_image *image;
@@ -135,6 +145,7 @@ struct send_ctx {
 	struct bm_root root;   /* send_root */
 	struct bm_root parent; /* parent_root; no image: a full send */
 	struct bm_root csum_root;
+	struct bm_near near, near_parent, near_csums; /* of these three */
 	struct clone_root *clone_roots; /* ascending by root id, the send root among them */
 	size_t clone_root_count;
 
@@ -174,9 +185,14 @@ struct send_ctx {
 	struct plain_extent plain;
 	uint8_t *sector; /* one that lies nowhere on disk; NULL: none was needed */
 	struct created_scan created;
+	struct leaf_pair pair;
 	/* the csum item in which the last look-up ended: [csum_start, csum_end) are covered */
 	uint64_t csum_start, csum_end;
 	const uint8_t *csums;
+	uint64_t same_dirs[SAME_INODES]; /* of the same generation in both snapshots, by number */
+	struct same_inode {
+		uint64_t ino, gen;
+	} same_inodes[SAME_INODES];	   /* that both have, in the same way */
 	uint64_t mapped_start, mapped_end; /* the extent whose mapping is in memory */
 };
 
@@ -317,6 +333,8 @@ uint8_t *put_data(struct send_ctx *sctx, size_t size);
 void sum_command(struct send_ctx *sctx, const uint8_t *next, size_t size);
 int send_cmd(struct send_ctx *sctx);
 int send_flush(struct send_ctx *sctx);
+/* The next bytes of the stream go to who asked. */
+int hand_out(struct send_ctx *sctx, const uint8_t *data, size_t size);
 int send_rename(struct send_ctx *sctx, const struct fs_path *path, const struct fs_path *to);
 int send_link(struct send_ctx *sctx, const struct fs_path *path, const struct fs_path *existing);
 int send_unlink(struct send_ctx *sctx, const struct fs_path *path);
@@ -347,6 +365,8 @@ int flush_dir_utimes(struct send_ctx *sctx);
 int changed_ref(struct send_ctx *sctx);
 /* 1: a directory in which the names of an unchanged item are is another one than in the parent. */
 int compare_refs(struct send_ctx *sctx);
+/* Whether that is so of an INODE_REF by what was found before; the work is counted. */
+bool is_in_same_dir(struct send_ctx *sctx, uint64_t dir);
 /* All names of the current inode in the snapshot or, BM_CHANGE_DELETED, in its parent. */
 int record_all_refs(struct send_ctx *sctx, enum bm_change change);
 int btrfs_unlink_all_paths(struct send_ctx *sctx);

@@ -161,10 +161,16 @@ static void visit_root(struct bootstrap *boot, const struct bm_key *key, const u
 static void find_roots(struct bootstrap *boot, struct packed_image *packed)
 {
 	const struct btrfs_super_block *super = boot->super;
-	struct bm_root chunk_root = {boot->image, 3, super->chunk_root,
-				     super->chunk_root_generation, super->chunk_root_level};
-	struct bm_root tree_root = {boot->image, 1, super->root, super->generation,
-				    super->root_level};
+	struct bm_root chunk_root = {.image = boot->image,
+				     .objectid = 3,
+				     .bytenr = super->chunk_root,
+				     .generation = super->chunk_root_generation,
+				     .level = super->chunk_root_level};
+	struct bm_root tree_root = {.image = boot->image,
+				    .objectid = 1,
+				    .bytenr = super->root,
+				    .generation = super->generation,
+				    .level = super->root_level};
 
 	packed->roots = calloc(MAX_ROOTS, sizeof(*packed->roots));
 	each_item(boot, &chunk_root, CHUNK_ITEM, visit_chunk, NULL);

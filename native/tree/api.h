@@ -21,12 +21,14 @@ struct bm_key {
 	uint8_t type;
 };
 
+struct bm_near;
 struct bm_root {
 	struct bm_image *image;
 	uint64_t objectid;
 	uint64_t bytenr;
 	uint64_t generation;
 	int32_t level;
+	struct bm_near *near; /* NULL: searches do not remember where others ended */
 };
 
 enum bm_reada {

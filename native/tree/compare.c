@@ -13,6 +13,10 @@
 #include <string.h>
 
 enum advance { STAY, ONLY_NEXT, DESCEND };
+enum {
+	RUN = 64,     /* items that are looked at together */
+	AT_ONCE = 64, /* bytes */
+};
 
 struct side {
 	struct bm_root root;
@@ -30,6 +34,23 @@ struct bm_compare {
 	uint64_t newer_than; /* children of a later generation are read ahead */
 };
 
+/* The block behind the one that is gone down to is looked at soon, mostly. */
+static void prefetch_next(const struct side *side)
+{
+	const uint8_t *node = side->node[side->level];
+	uint32_t next = side->slot[side->level] + 1;
+	const struct bm_image *image = side->root.image;
+	const struct bm_recent *recent;
+
+	if (next >= block_header(node)->nritems)
+		return;
+	recent = bm_recent_of(image, node_ptr(node, next)->blockptr);
+	if (!recent->block)
+		return;
+	__builtin_prefetch(recent->block + offsetof(struct btrfs_header, bytenr));
+	__builtin_prefetch(recent->block + BTRFS_HEADER_SIZE);
+}
+
 /* tree_advance(): down to the first child or on to the next slot, going up where a node ends. */
 static int side_advance(struct side *side, uint64_t newer_than, struct bm_fault *fault)
 {
@@ -42,6 +63,7 @@ static int side_advance(struct side *side, uint64_t newer_than, struct bm_fault 
 		if (!child || bm_poll(fault) < 0 ||
 		    bm_check_last_key(&side->root, side->node, side->slot, child, fault) < 0)
 			return fault->code;
+		prefetch_next(side);
 		side->level--;
 		side->node[side->level] = child;
 		side->slot[side->level] = 0;
@@ -195,6 +217,76 @@ int bm_compare_step(struct bm_compare *compare, struct bm_step *step, struct bm_
 		if (decide(compare, step))
 			return 1;
 	}
+}
+
+/* Of items of equal keys and sizes, how many have the same data; these lie one below the other. */
+static uint32_t count_same(const struct bm_run *run)
+{
+	const struct btrfs_item *first = leaf_item(run->left, run->left_slot);
+	const uint8_t *a = item_data(run->left, run->left_slot) + first->size;
+	const uint8_t *b =
+	    item_data(run->right, run->right_slot) + leaf_item(run->right, run->right_slot)->size;
+	size_t size = (size_t)(a - item_data(run->left, run->left_slot + run->count - 1)), same = 0;
+	uint32_t count = 0;
+
+	while (size - same >= AT_ONCE && !memcmp(a - same - AT_ONCE, b - same - AT_ONCE, AT_ONCE))
+		same += AT_ONCE;
+	for (size_t end = 0; count < run->count; count++) {
+		size_t start = end;
+
+		end += leaf_item(run->left, run->left_slot + count)->size;
+		if (end > same && memcmp(a - end, b - end, end - start) != 0)
+			break;
+	}
+	return count;
+}
+
+struct bm_run bm_compare_place(const struct bm_compare *compare)
+{
+	const struct side *left = &compare->left, *right = &compare->right;
+	struct bm_run run = {.left = left->node[0],
+			     .right = right->node[0],
+			     .left_slot = left->slot[0] + 1,
+			     .right_slot = right->slot[0] + 1};
+
+	if (left->ended || right->ended || left->level || right->level ||
+	    left->advance != DESCEND || right->advance != DESCEND)
+		return run;
+	run.count = block_header(run.left)->nritems - run.left_slot;
+	if (run.count > block_header(run.right)->nritems - run.right_slot)
+		run.count = block_header(run.right)->nritems - run.right_slot;
+	if (run.count > RUN)
+		run.count = RUN;
+	return run;
+}
+
+void bm_compare_run(struct bm_run *run)
+{
+	uint32_t most = run->count;
+
+	for (run->count = 0; run->count < most; run->count++) {
+		const struct btrfs_item *a = leaf_item(run->left, run->left_slot + run->count);
+		const struct btrfs_item *b = leaf_item(run->right, run->right_slot + run->count);
+
+		if (a->key.objectid != b->key.objectid || a->key.offset != b->key.offset ||
+		    a->key.type != b->key.type || a->size != b->size)
+			break;
+	}
+	if (run->count)
+		run->count = count_same(run);
+}
+
+static void side_pass(struct side *side, uint32_t count)
+{
+	COUNT_N(side->root.image, tree_advance, count);
+	side->slot[0] += count;
+	side->key = to_key(block_key(side->node[0], side->slot[0]));
+}
+
+void bm_compare_pass(struct bm_compare *compare, const struct bm_run *run)
+{
+	side_pass(&compare->left, run->count);
+	side_pass(&compare->right, run->count);
 }
 
 int64_t bm_compare_next(struct bm_compare *compare, struct bm_difference *differences,

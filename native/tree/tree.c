@@ -13,28 +13,35 @@
 
 enum { AHEAD_OF_LOOKUP = 4 }; /* children: as long as memory takes */
 
+/* Without a branch: which way a search goes, no processor guesses. */
+static uint32_t is_less(const uint8_t *disk, const struct bm_key *key)
+{
+	const struct btrfs_disk_key *at = (const struct btrfs_disk_key *)disk;
+	uint32_t type =
+	    (at->type < key->type) | ((at->type == key->type) & (at->offset < key->offset));
+
+	return (at->objectid < key->objectid) | ((at->objectid == key->objectid) & type);
+}
+
 uint32_t bm_bin_search(const uint8_t *block, const struct bm_key *key, int *found)
 {
-	uint32_t low = 0, high = block_header(block)->nritems;
+	uint32_t slot = 0, left = block_header(block)->nritems;
 	size_t stride = block_header(block)->level ? BTRFS_KEY_PTR_SIZE : BTRFS_ITEM_SIZE;
 	const uint8_t *keys = block + BTRFS_HEADER_SIZE;
 
 	*found = 0;
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-		int order =
-		    compare_disk_key((const struct btrfs_disk_key *)(keys + mid * stride), key);
+	if (!left)
+		return 0;
+	while (left > 1) {
+		uint32_t half = left / 2;
 
-		if (order < 0) {
-			low = mid + 1;
-		} else if (order > 0) {
-			high = mid;
-		} else {
-			*found = 1;
-			return mid;
-		}
+		slot += is_less(keys + (slot + half - 1) * stride, key) ? half : 0;
+		left -= half;
 	}
-	return low;
+	slot += is_less(keys + slot * stride, key);
+	*found = slot < block_header(block)->nritems &&
+		 compare_disk_key((const struct btrfs_disk_key *)(keys + slot * stride), key) == 0;
+	return slot;
 }
 
 /* The read of the child at `slot`. */
@@ -256,14 +263,63 @@ static struct bm_read read_of_root(const struct bm_root *root)
 				.by = BM_READ_BY_read_tree_block};
 }
 
+static int is_before(const struct bm_key *a, const struct bm_key *b)
+{
+	return compare_keys(a->objectid, a->type, a->offset, b) < 0;
+}
+
+static const struct bm_near_leaf *leaf_near(const struct bm_near *near, const struct bm_key *key)
+{
+	for (size_t i = 0; i < sizeof(near->leaves) / sizeof(near->leaves[0]); i++) {
+		const struct bm_near_leaf *leaf = &near->leaves[i];
+
+		if (is_before(key, &leaf->behind) && !is_before(key, &leaf->first))
+			return leaf;
+	}
+	return NULL;
+}
+
+/* The path of a search, and between which keys each search takes it. */
+static void remember_leaf(struct bm_near *near, const struct bm_path *path)
+{
+	struct bm_near_leaf *leaf =
+	    &near->leaves[near->next++ % (sizeof(near->leaves) / sizeof(near->leaves[0]))];
+
+	/* no key is before `behind` of an empty leaf */
+	*leaf = (struct bm_near_leaf){0};
+	if (!block_header(path->node[0])->nritems)
+		return;
+	memcpy(leaf->node, path->node, sizeof(leaf->node));
+	memcpy(leaf->slot, path->slot, sizeof(leaf->slot));
+	leaf->first = to_key(&leaf_item(path->node[0], 0)->key);
+	leaf->behind = (struct bm_key){UINT64_MAX, UINT64_MAX, UINT8_MAX};
+	for (int level = 1; level < BTRFS_MAX_LEVEL && path->node[level]; level++) {
+		uint32_t next = path->slot[level] + 1;
+
+		if (next < block_header(path->node[level])->nritems &&
+		    compare_disk_key(block_key(path->node[level], next), &leaf->behind) < 0)
+			leaf->behind = to_key(block_key(path->node[level], next));
+	}
+}
+
 int bm_search_slot(const struct bm_root *root, const struct bm_key *key, struct bm_path *path,
 		   struct bm_fault *fault)
 {
 	struct bm_image *image = root->image;
+	/* a search that reads, or ends above the leaves, takes its own way */
+	struct bm_near *near = image->cache || path->lowest_level ? NULL : root->near;
+	const struct bm_near_leaf *leaf = near ? leaf_near(near, key) : NULL;
 	const uint8_t *block;
 	int found = 0, restart, level;
 
 	COUNT(image, btrfs_search_slot);
+	if (leaf) {
+		COUNT_N(image, read_block_for_search, (uint64_t)root->level);
+		memcpy(path->node, leaf->node, sizeof(path->node));
+		memcpy(path->slot, leaf->slot, sizeof(path->slot));
+		path->slot[0] = bm_bin_search(path->node[0], key, &found);
+		return !found;
+	}
 again:
 	memset(path->node, 0, sizeof(path->node));
 	block = block_of_root(root, fault);
@@ -277,8 +333,11 @@ again:
 		level = block_header(block)->level;
 		path->node[level] = block;
 		path->slot[level] = slot;
-		if (level == 0 || level == path->lowest_level)
+		if (level == 0 || level == path->lowest_level) {
+			if (near)
+				remember_leaf(near, path);
 			return found ? 0 : 1;
+		}
 		if (!found && slot > 0)
 			path->slot[level] = --slot;
 		block = bm_read_block_for_search(root, path, level, key->objectid,

@@ -57,6 +57,7 @@ def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list
         [_root(subvolume) for subvolume in request.clone_roots],
         native.Callbacks(
             request.write,
+            request.estimate,
             lambda kind, data, size: decompress(kind, data, size, sectorsize),
             None if explanation is None else explain,
         ),

@@ -42,7 +42,8 @@ class SendRequest:
     `limits`: how much it remembers and reads ahead, with what its toggles decide about filled in.
     `proto`: version of the stream.
     `no_file_data`, `compressed`, `omit_header`, `omit_end`: the flags of the ioctl.
-    `estimate`: whether the size alone is asked for, so that no file data need be read.
+    `estimate`: takes the size of the stream, or of what `write` did not get of it, where the size
+    alone is asked for, so that no file data need be read.
     `write`: takes the stream piece by piece; a piece is there during the call only.
     `known`: what sends before it found, where several follow each other.
     `explanation`: notes why each command is sent, where that is asked for.
@@ -59,7 +60,7 @@ class SendRequest:
     compressed: bool
     omit_header: bool
     omit_end: bool
-    estimate: bool
+    estimate: Callable[[int], object] | None
     write: Callable[[Payload], object]
     explanation: Explanation | None
     known: Known | None = None
