@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What sends of one image found before: where inodes are, and which trees reach a leaf.
+ * What sends of one image found before: where inodes and their first names are, which leaves refer
+ * to an extent, which trees reach a leaf, and which items two leaves have alike.
  *
  * Sends between the same snapshots ask the same again and again. Where nothing changes, and where
  * all blocks are in memory, the answers are the same, and so is the work to get them. The work is

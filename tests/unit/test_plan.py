@@ -137,6 +137,28 @@ def test_sends_that_follow_each_other(seed: int, behaviour: str) -> None:
             assert (together.size, together.commands) == (alone.size, alone.commands)
 
 
+@pytest.mark.claim(
+    "What sends of a plan remember is what a send by itself finds: sizes, commands and work are "
+    "those of one that remembers nothing, with a parent or clone sources and without, of each "
+    "protocol."
+)
+@pytest.mark.parametrize("behaviour", ["v6.18", "v6.2", "v5.10"])
+@pytest.mark.parametrize("image", ["features/zstd", "send/random/seed-003"])
+def test_what_is_remembered_is_what_is_there(image: str, behaviour: str) -> None:
+    ways = WAYS[:1] if behaviour == "v5.10" else WAYS[:3]
+    with bm.open(corpus.image(image)) as fs:
+        found = [fs.subvolume(number) for number in fs.subvolume_ids]
+        snapshots = [one for one in found if one.is_read_only]
+        for way in ways:
+            known = Known()
+            for snapshot, parent in product(snapshots, [None, *snapshots] * 2):
+                for sources in ([] if parent is None else [parent], snapshots):
+                    asked = fs, snapshot, parent, sources
+                    told = [size_of(*asked, one, behaviour=behaviour, **way)
+                            for one in (known, None)]  # fmt: skip
+                    assert told[0] == told[1]
+
+
 def leads_up(name: str, parents: dict[str, str]) -> bool:
     """Whether the parents of a snapshot end at none."""
     for _ in range(len(parents)):

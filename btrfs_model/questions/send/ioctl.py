@@ -271,12 +271,12 @@ def size_of(
     snapshot: Subvolume,
     parent: Subvolume | None,
     clone_sources: Iterable[Subvolume],
-    known: Known,
+    known: Known | None,
     **how: Any,
 ) -> SendResult:
     """Do as :func:`send` with ``estimate``, for one of many sends, with all blocks in memory.
 
-    `known`: what those before it found; all of one `fs`, and with the same `how`.
+    `known`: what those before it found; all of one `fs`, and with the same `how`. None: nothing.
     `how`: further arguments of :func:`send`.
     Raises OSError, CorruptImageError: as :func:`send`.
     """

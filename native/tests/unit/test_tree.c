@@ -4,7 +4,7 @@
  * loops over the sorted array of keys that they were built from; and each kind of damage to a
  * block, which has to be named.
  */
-#include "image/checksum.h"
+#include "image/internal.h"
 #include "kernels.h"
 
 #include <stdlib.h>
@@ -322,6 +322,32 @@ static void check_walk(const struct bm_root *root, const struct sorted *sorted)
 		CHECK(bm_walk_blocks(root, 1, NULL, 0, &fault) == inner);
 }
 
+/* A search that remembers where others ended is the same search, and the same work. */
+static void check_near(const struct bm_root *root, const struct sorted *sorted)
+{
+	struct bm_near near = {0};
+	struct bm_root same = *root;
+	struct bm_fault fault;
+
+	same.near = &near;
+	for (int n = 0; n < 4 * sorted->count; n++) {
+		struct bm_key key = sorted->keys[random_below((uint32_t)sorted->count)];
+		struct bm_path path = {0}, other = {0};
+		uint64_t work[2][BM_WORK_COUNT] = {0};
+		int ret[2];
+
+		key.offset += random_below(3) - 1;
+		root->image->work = work[0];
+		ret[0] = bm_search_slot(root, &key, &path, &fault);
+		root->image->work = work[1];
+		ret[1] = bm_search_slot(&same, &key, &other, &fault);
+		root->image->work = root->image->counted;
+		CHECK(ret[0] == ret[1] && !memcmp(path.node, other.node, sizeof(path.node)));
+		CHECK(!memcmp(path.slot, other.slot, sizeof(path.slot)));
+		CHECK(!memcmp(work[0], work[1], sizeof(work[0])));
+	}
+}
+
 static void test_trees(void)
 {
 	static const int sizes[] = {0, 1, 2, 9, 10, 36, 37, 145, 600};
@@ -335,6 +361,7 @@ static void test_trees(void)
 		root = build(&sorted);
 		check_leaves(&root, &sorted);
 		check_walk(&root, &sorted);
+		check_near(&root, &sorted);
 		check_scan(&root, &sorted, &lowest, &highest);
 		check_search(&root, &sorted, &lowest);
 		check_search(&root, &sorted, &highest);
@@ -417,6 +444,44 @@ static void check_compare(const struct bm_root *left, const struct bm_root *righ
 	bm_compare_destroy(compare);
 }
 
+/* Runs of items that are the same are the steps that they stand for, and the same work. */
+static void check_runs(const struct bm_root *left, const struct bm_root *right)
+{
+	static struct bm_difference found[2 * MAX_KEYS];
+	struct bm_fault fault;
+	struct bm_compare *all = bm_compare_create(left, right, &fault);
+	struct bm_compare *runs = bm_compare_create(left, right, &fault);
+	uint64_t *work = left->image->work, counts[2][BM_WORK_COUNT] = {0};
+	int64_t count, at = 0;
+	struct bm_step step;
+	struct bm_run run;
+
+	left->image->work = counts[0];
+	count = bm_compare_next(all, found, 2 * MAX_KEYS, &fault);
+	left->image->work = counts[1];
+	while (bm_compare_step(runs, &step, &fault) > 0) {
+		CHECK(at < count && order(&step.key, &found[at].key) == 0);
+		CHECK(step.change == (enum bm_change)found[at++].change);
+		while ((run = bm_compare_place(runs)).count) {
+			bm_compare_run(&run);
+			if (!run.count)
+				break;
+			for (uint32_t i = 0; i < run.count; i++, at++) {
+				struct bm_key key =
+				    to_key(&leaf_item(run.left, run.left_slot + i)->key);
+
+				CHECK(at < count && order(&key, &found[at].key) == 0);
+				CHECK(found[at].change == BM_CHANGE_SAME);
+			}
+			bm_compare_pass(runs, &run);
+		}
+	}
+	left->image->work = work;
+	CHECK(at == count && !memcmp(counts[0], counts[1], sizeof(counts[0])));
+	bm_compare_destroy(all);
+	bm_compare_destroy(runs);
+}
+
 static void test_compare(void)
 {
 	static struct sorted old, new, none;
@@ -438,6 +503,9 @@ static void test_compare(void)
 		check_compare(&right, &left, &old, &new);
 		check_compare(&left, &empty, &new, &none);
 		check_compare(&empty, &right, &none, &old);
+		check_runs(&left, &right);
+		check_runs(&right, &left);
+		check_runs(&left, &empty);
 		/* everything is shared, so nothing does; the root itself is never skipped */
 		same = bm_compare_create(&left, &left, &fault);
 		CHECK(same && bm_compare_next(same, &found, 1, &fault) ==
