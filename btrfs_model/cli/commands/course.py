@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``btrfs-model course``: the notebooks, in a folder of one's own."""
+"""``btrfs-model course``: the notebooks, in a folder of yours."""
 
 from __future__ import annotations
 
