@@ -19,6 +19,7 @@ from btrfs_model.cli import cli
 from btrfs_model.questions.usage.rewritten import BLOCK
 from btrfs_model.volume.subvolume import Subvolume
 
+NOCOW, IMMUTABLE = 0x800000, 0x10
 SEEDS = range(20) if corpus.LONG else range(2)
 
 
@@ -91,6 +92,27 @@ def test_what_is_shared_already_is_left_alone(tmp_path: Path) -> None:
         fs.save(image)
     assert bm.dedupe_plan(image).files.empty
     assert bm.dedupe_plan(image).data > 0
+
+
+def test_files_that_a_kernel_refuses_are_left_out(tmp_path: Path) -> None:
+    image, data = tmp_path / "disk.img", random.Random(1).randbytes(300_000)
+    with bm.create("256M") as fs:
+        fs.create("plain")
+        fs.create("no-sums")
+        fs.chattr("no-sums", NOCOW)
+        for name in ("fixed", "again"):
+            fs.create(name)
+        for name in ("plain", "no-sums", "fixed", "again"):
+            for at in range(0, len(data), 20_480):
+                fs.write(name, at, data[at : at + 20_480])
+                fs.fsync(name)
+        fs.chattr("fixed", IMMUTABLE)
+        fs.save(image)
+    assert bm.dedupe_plan(image, block=4096).files["path"].tolist() == ["again"]
+    changed = bm.defragment_plan(image).files["path"].tolist()
+    assert "plain" in changed and "fixed" not in changed
+    with pytest.raises(ValueError, match="compress is one of zlib, lzo, zstd, not 'gzip'"):
+        bm.defragment_plan(image, compress="gzip")
 
 
 def test_refused_with_a_reason(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -39,6 +40,9 @@ BLOCK: Final = 128 << 10
 """Bytes of a block that ``duperemove`` compares, where nobody says how many."""
 _MOST: Final = 16 << 20
 """BTRFS_MAX_DEDUPE_LEN: what a kernel before 4.18 shares in one call, and tools ask for."""
+
+_WHERE: Final = ["start", "length", "disk_bytenr", "offset", "compression"]
+"""Of file extents: what it is that changes where a file is rewritten."""
 
 Rows = npt.NDArray[np.void]
 _Places = list[tuple[int, int, int]]
@@ -111,20 +115,20 @@ def defragment_plan(
     SubvolumeNotFoundError, NoSuchFileError
         When there is no such subvolume or file.
     OSError
-        EROFS for a read-only subvolume, EINVAL for another `compress`, ENOSPC where there is no
-        room.
+        EROFS for a read-only subvolume, ENOSPC where there is no room.
+    ValueError
+        For another `compress`.
     UnsupportedError
         For what the model does not write.
     """
+    if compress not in ("", "zlib", "lzo", "zstd"):
+        raise ValueError(f"compress is one of zlib, lzo, zstd, not {compress!r}")
 
     def rewrite(one: Changed) -> dict[int, int]:
-        before = one.rows()
         for ino in sorted(one.files):
-            one.fs.defragment(one.full(ino), threshold=threshold, compress=compress)
-        one.fs.sync()
-        after = one.rows()
-        return {ino: 0 for ino in sorted(one.files)
-                if not np.array_equal(before[ino], after[ino])}  # fmt: skip
+            with _refused():
+                one.fs.defragment(one.full(ino), threshold=threshold, compress=compress)
+        return {}
 
     return _plan(image, subvolume, path, behaviour, machine, rewrite)
 
@@ -177,12 +181,25 @@ def dedupe_plan(
         shared: dict[int, int] = {}
         for same in duplicates(one, block):
             source, target = one.full(same.source), one.full(same.target)
-            if one.fs.dedupe_range(source, target, same.start, same.to, same.length):
-                shared[same.target] = shared.get(same.target, 0) + same.length
-        one.fs.sync()
+            with _refused():
+                if one.fs.dedupe_range(source, target, same.start, same.to, same.length):
+                    shared[same.target] = shared.get(same.target, 0) + same.length
         return shared
 
     return _plan(image, subvolume, path, behaviour, machine, share)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Go on behind a file that the kernel refuses, as tools do.
+
+    An immutable one (EPERM), and one of two of which only the other has checksums (EINVAL).
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EINVAL):
+            raise
 
 
 class Changed:
@@ -264,7 +281,7 @@ def _plan(
 ) -> RewritePlan:
     """Look at the subvolume as it is, then change it and look again.
 
-    `change`: changes files and commits; returns what was shared of each that is another one now.
+    `change`: changes files; returns the bytes that it shared of each.
     """
     import pandas as pd
 
@@ -275,13 +292,16 @@ def _plan(
         one = Changed(fs, subvolume, path)
         before = one.rows()
         shared = change(one)
+        fs.sync()
         after = one.rows()
         data_after, sends_after = one.data(), one.sends(behaviour, machine)
-    files = pd.DataFrame(
-        [(os.fsdecode(one.files[ino][0]), ino, len(before[ino]), len(after[ino]), bytes_shared)
-         for ino, bytes_shared in shared.items()],
-        columns=["path", "inode", "extents", "extents_after", "shared"],
-    )  # fmt: skip
+    rows = [
+        (os.fsdecode(name), ino, len(before[ino]), len(after[ino]), shared.get(ino, 0))
+        for ino, (name, _) in sorted(one.files.items())
+        if not np.array_equal(before[ino][_WHERE], after[ino][_WHERE])
+    ]
+    columns = ["path", "inode", "extents", "extents_after", "shared"]
+    files = pd.DataFrame(rows, columns=columns)
     both = [(parent, size, size_after, seconds, seconds_after)
             for (parent, size, seconds), (_, size_after, seconds_after)
             in zip(sends, sends_after, strict=True)]  # fmt: skip
