@@ -104,6 +104,7 @@ int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
 	if (!image->mapping)
 		return bm_fail(fault, (struct bm_fault){.code = BM_BAD_VALUE});
 	image->blocks = image->copies = blocks;
+	memset(image->recent, 0, sizeof(image->recent));
 	image->left = most;
 	bm_mapping_set_copies(image->mapping, blocks);
 	return BM_OK;
@@ -400,6 +401,13 @@ int bm_image_verify_copy(struct bm_image *image, uint64_t logical, int copy,
 	return bm_fail(fault, place);
 }
 
+static int is_verified_at(const struct bm_image *image, const uint8_t *block)
+{
+	uint64_t sector = (uint64_t)(block - image->blocks) / image->sectorsize;
+
+	return image->verified[sector / 8] >> sector % 8 & 1;
+}
+
 const uint8_t *bm_image_block(struct bm_image *image, uint64_t logical,
 			      const struct bm_expect *expect, struct bm_fault *fault)
 {
@@ -408,7 +416,8 @@ const uint8_t *bm_image_block(struct bm_image *image, uint64_t logical,
 	const uint8_t *block;
 	int copies;
 
-	if (recent->logical == logical && logical &&
+	/* what is written there meanwhile takes the bit away */
+	if (recent->logical == logical && logical && is_verified_at(image, recent->block) &&
 	    block_header(recent->block)->bytenr == logical &&
 	    verify_expected(recent->block, expect, &ignored) == BM_OK)
 		return recent->block;

@@ -61,7 +61,7 @@ struct bm_mapped {
 	uint32_t copies; /* with those that are made of parity */
 };
 
-/* A tree block that was verified, where it is used. */
+/* A tree block that was verified, where it is used; its bit says whether it still is. */
 struct bm_recent {
 	uint64_t logical; /* 0: none */
 	const uint8_t *block;
