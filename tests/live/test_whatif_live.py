@@ -16,6 +16,7 @@ import live
 import live_devices
 import pytest
 from corpus import LONG
+from many_chunks import many_chunks
 
 import btrfs_model as bm
 from btrfs_model.questions.usage.rewritten import Changed, duplicates
@@ -140,19 +141,6 @@ def traced() -> Iterator[list[str]]:
         lines += (_TRACING / "trace").read_text().splitlines()
 
 
-def many_chunks(image: Path, progs: str) -> None:
-    """More chunks than a leaf names, and an extent tree of many leaves."""
-    with bm.create("200G", nodesize=4096, progs=progs) as fs:
-        for number in range(90):
-            fs.create(f"f{number}")
-            fs.fallocate(f"f{number}", 0, 1 << 30)
-            fs.create_files("", [f"g{number}-{other}" for other in range(40)])
-            if number % 10 == 0:
-                fs.sync()
-        fs.snapshot("", "snap")
-        fs.save(image)
-
-
 @pytest.mark.claim("A mount reads the tree blocks that the running kernel reads, in its order.")
 @pytest.mark.parametrize("options", ["ro", "rw"])
 @pytest.mark.parametrize("name", ["6.2", "7.3", "features/quota", "features/nodesize-65536",
@@ -164,7 +152,9 @@ def test_reads_of_a_mount(name: str, options: str, tmp_path: Path) -> None:
     if "/" in name:
         corpus.scratch_copy(name, image)
     else:
-        many_chunks(image, name)
+        with many_chunks(name) as fs:
+            fs.snapshot("", "snap")
+            fs.save(image)
     with bm.open(image) as fs:
         reads = bm.mount_reads(fs, writable=options == "rw")
         copies = [[fs.image.map(logical, copy)[0] for copy in range(chunk.placed)]

@@ -13,6 +13,7 @@ from pathlib import Path
 import corpus
 import pytest
 from click.testing import CliRunner
+from many_chunks import many_chunks
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
@@ -239,19 +240,6 @@ def test_metadata_may_be_lost_as_well(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------- mounts --
-
-
-def many_chunks(progs: str) -> bm.WritableFilesystem:
-    """A filesystem of more chunks than a leaf has block groups."""
-    fs = bm.create("200G", nodesize=4096, progs=progs)
-    for number in range(90):
-        fs.create(f"f{number}")
-        fs.fallocate(f"f{number}", 0, 1 << 30)
-        fs.create_files("", [f"g{number}-{other}" for other in range(40)])
-        if number % 10 == 0:
-            fs.sync()
-    fs.sync()
-    return fs
 
 
 def test_a_block_group_tree_makes_mounts_read_less() -> None:

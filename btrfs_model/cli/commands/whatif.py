@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,8 +22,6 @@ from btrfs_model.cli.flags import (
 
 if TYPE_CHECKING:
     from btrfs_model.questions.usage.rewritten import RewritePlan
-
-_LARGE: Final = 32 << 20  # what defragment of btrfs-progs leaves alone
 
 one_image_argument = click.argument("image", type=click.Path(path_type=Path))
 dry_run_option = click.option(
@@ -107,7 +105,7 @@ def balance(
 @one_image_argument
 @click.argument("subvolume", default="")
 @click.argument("path", required=False)
-@click.option("-t", "--target-extent-size", "threshold", type=SIZE, default=_LARGE, metavar="SIZE",
+@click.option("-t", "--target-extent-size", "threshold", type=SIZE, metavar="SIZE",
               help="Extents as large stay.  [default: 32M]")  # fmt: skip
 @click.option("-c", "--compress", type=click.Choice(["zlib", "lzo", "zstd"]),
               help="Compress what is written.")  # fmt: skip
@@ -120,7 +118,7 @@ def defragment(
     image: Path,
     subvolume: str,
     path: str | None,
-    threshold: int,
+    threshold: int | None,
     compress: str | None,
     files: bool,
     behaviour: str,
@@ -137,8 +135,9 @@ def defragment(
     from btrfs_model.questions.usage.rewritten import defragment_plan
 
     _check_dry(dry_run)
-    plan = defragment_plan(image, subvolume, path, threshold=threshold, compress=compress or "",
-                           behaviour=behaviour, machine=machine)  # fmt: skip
+    given = {} if threshold is None else {"threshold": threshold}
+    plan = defragment_plan(image, subvolume, path, compress=compress or "", behaviour=behaviour,
+                           machine=machine, **given)  # fmt: skip
     _print(plan, files=files, as_json=as_json)
 
 
@@ -153,7 +152,7 @@ def defragment(
 @one_image_argument
 @click.argument("subvolume", default="")
 @click.argument("path", required=False)
-@click.option("--block", type=SIZE, default=128 << 10, metavar="SIZE",
+@click.option("--block", type=SIZE, metavar="SIZE",
               help="Blocks that are compared.  [default: 128K]")  # fmt: skip
 @files_option
 @behaviour_option()
@@ -164,7 +163,7 @@ def dedupe(
     image: Path,
     subvolume: str,
     path: str | None,
-    block: int,
+    block: int | None,
     files: bool,
     behaviour: str,
     machine: str,
@@ -181,9 +180,9 @@ def dedupe(
     from btrfs_model.questions.usage.rewritten import dedupe_plan
 
     _check_dry(dry_run)
+    given = {} if block is None else {"block": block}
     try:
-        plan = dedupe_plan(image, subvolume, path, block=block, behaviour=behaviour,
-                           machine=machine)  # fmt: skip
+        plan = dedupe_plan(image, subvolume, path, behaviour=behaviour, machine=machine, **given)
     except BtrfsModelError:
         raise
     except ValueError as error:
@@ -272,9 +271,9 @@ def mount_time(
 ) -> None:
     """Tell which tree blocks a mount reads, with and without a block group tree.
 
-    A row is the filesystem with one (yes) or without (no); IS says which it is. BLOCKS are read
-    one after the other, but AHEAD ones; on a device that takes SECONDS. Superblocks, a log and
-    what the processor does are not in it.
+    A row is the filesystem with one (yes) or without (no); IS says which it is. BLOCKS
+    are all that are read, AHEAD those of them that are read ahead; on a device that takes SECONDS.
+    Superblocks, a log and what the processor does are not in it.
     """
     import pandas as pd
 

@@ -20,6 +20,8 @@ _CLUSTER: Final = 256 << 10
 _MAX_COMPRESSED: Final = 128 << 10
 THRESHOLD: Final = 256 << 10
 """An extent of so many bytes is large enough, where nobody says how many."""
+PROGS_THRESHOLD: Final = 32 << 20
+"""What `btrfs filesystem defragment` asks for then."""
 
 
 @dataclass

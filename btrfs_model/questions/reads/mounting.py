@@ -3,7 +3,7 @@
 
 Before there was a block group tree, the item of a block group stood in the extent tree, behind the
 extents that are in it: so a mount reads a leaf for each block group, all over the device. A tree of
-their own has some two hundred of them to a leaf of 16 KiB.
+their own has hundreds of them to a leaf.
 """
 
 from __future__ import annotations

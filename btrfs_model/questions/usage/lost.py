@@ -51,8 +51,8 @@ class DeviceLost:
         tree block that is lost).
     chunks : pandas.DataFrame
         A row for each chunk: ``logical``, ``length``, ``type`` (such as ``DATA|RAID1``),
-        ``devices`` and ``missing`` (how many it has), ``lost`` (bytes of it that no copy is left
-        of).
+        ``devices`` (how many it lies on) and ``missing`` (of them), ``lost`` (bytes of it that no
+        copy is left of).
     trees : pandas.DataFrame
         A row for each tree that lost blocks: ``tree`` (its name), ``blocks``, ``lost``. What they
         held is not in `files`: ask `rescue` for the rest.
@@ -112,12 +112,14 @@ def device_lost(fs: Filesystem, *devids: int, behaviour: str | Behaviour = KERNE
         if devid not in known:
             raise BtrfsModelError(f"{fs.path}: there is no device {devid} in {sorted(known)}")
     gone = _Gone(image, set(devids) | {one.devid for one in image.devices if not one.path})
-    chunks = pd.DataFrame(
-        [(one.logical, one.length, flag_names(one.type), len(gone.devids_of(one)),
-          gone.missing(one), int(gone.lost_of(one)(np.array([one.length], np.uint64))[0]))
-         for one in image.chunks],
-        columns=["logical", "length", "type", "devices", "missing", "lost"],
-    )  # fmt: skip
+    rows = []
+    for one in image.chunks:
+        on = gone.devids_of(one)
+        lost = int(gone.lost_of(one)(np.array([one.length], np.uint64))[0])
+        rows.append((one.logical, one.length, flag_names(one.type), len(on),
+                     len(gone.devids.intersection(on)), lost))  # fmt: skip
+    columns = ["logical", "length", "type", "devices", "missing", "lost"]
+    chunks = pd.DataFrame(rows, columns=columns)
     return DeviceLost(
         _mount(fs, gone, Behaviour.parse(behaviour)), chunks, _trees(fs, gone), _files(fs, gone)
     )
@@ -195,7 +197,8 @@ class _Gone:
 
 def _mount(fs: Filesystem, gone: _Gone, behaviour: Behaviour) -> str:
     writable, read_only, none = MOUNTS
-    read = blocks_after_mount(fs, [], behaviour)
+    # where a block is lost, no chunk that has it is tolerated: so the mount is read-only at most
+    read = blocks_after_mount(fs, [], behaviour, writable=False)
     if gone.lost_blocks(np.array(sorted(read), np.uint64)).any():
         return none
     # a chunk without a tree block or extent counts as well

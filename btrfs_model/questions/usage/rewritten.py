@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.arguments import checked
+from btrfs_model.mount.files.defrag import PROGS_THRESHOLD
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.items import select
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, FileExtentType
@@ -78,7 +79,7 @@ def defragment_plan(
     subvolume: str | bytes | int = "",
     path: str | bytes | int | None = None,
     *,
-    threshold: int = 32 << 20,
+    threshold: int = PROGS_THRESHOLD,
     compress: str = "",
     behaviour: str | Behaviour = KERNEL,
     machine: str | Machine | None = None,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 mkfs.btrfs -q -n 4096 /dev/sdx
 mount /dev/sdx /mnt
-btrfs subvolume create /mnt/work
+btrfs subvolume create /mnt/home
 for i in {1..40}; do
-    echo "this is file $i" >/mnt/work/file$i
+    echo "this is file $i" >/mnt/home/file$i
 done
-btrfs subvolume snapshot /mnt/work /mnt/copy
-btrfs subvolume delete /mnt/work
+btrfs subvolume snapshot /mnt/home /mnt/copy
+btrfs subvolume delete /mnt/home
 umount /mnt

@@ -3,13 +3,13 @@
 # A subvolume with a file, and a snapshot of it.
 mkfs.btrfs -q -n $NODESIZE /dev/sdx
 mount /dev/sdx /mnt
-btrfs subvolume create /mnt/work
-echo "the first version" >/mnt/work/file
-btrfs subvolume snapshot -r /mnt/work /mnt/monday
+btrfs subvolume create /mnt/home
+echo "the first version" >/mnt/home/file
+btrfs subvolume snapshot -r /mnt/home /mnt/monday
 
 # The file changes, and there is another snapshot.
-echo "the second version" >/mnt/work/file
-btrfs subvolume snapshot -r /mnt/work /mnt/tuesday
+echo "the second version" >/mnt/home/file
+btrfs subvolume snapshot -r /mnt/home /mnt/tuesday
 
 # A send compares the two trees and passes over blocks that they share. It writes nothing to the
 # disk.

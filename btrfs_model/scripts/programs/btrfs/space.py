@@ -7,6 +7,7 @@ import posixpath
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from btrfs_model.mount.files.defrag import PROGS_THRESHOLD
 from btrfs_model.mount.space.block_group import global_reserve
 from btrfs_model.mount.space.level import UNLINK_METADATA_UNITS
 from btrfs_model.ondisk.constants import (
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
-_LARGE: Final = 32 << 20
-"""Bytes of an extent that btrfs-progs leave as it is."""
 _LABEL: Final = 255
 """Bytes of a label."""
 
@@ -226,7 +225,7 @@ def _defragment(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             with computer.timed("defragment"):
                 mounted.fs.defragment(
                     inside, numbers.get("s", 0), numbers.get("l", 0),
-                    threshold=numbers.get("t", _LARGE), compress=given.get("c", ""),
+                    threshold=numbers.get("t", PROGS_THRESHOLD), compress=given.get("c", ""),
                 )  # fmt: skip
                 if "f" in given:
                     mounted.fs.sync_file_range(inside)
