@@ -184,11 +184,19 @@ def opened(cells: list[dict[str, Any]], folder: str) -> Iterator[dict[str, Any]]
     """Yield the cells of a notebook; behind one that opens a sample, a link to its live page."""
     for number, cell in enumerate(cells):
         yield cell
-        names = SAMPLE.findall("".join(cell["source"])) if cell["cell_type"] == "code" else []
-        if names:
+        if cell["cell_type"] == "code" and (names := opens("".join(cell["source"]))):
             links = ", ".join(f'<a href="{folder}/{live(name)}">{name}</a>' for name in names)
             text = f"*Open this disk: {links}.*"
             yield {"cell_type": "markdown", "id": f"open{number}", "metadata": {}, "source": text}
+
+
+def opens(source: str) -> dict[str, list[str]]:
+    """Return the filesystems that a text opens, with their samples: a device each."""
+    devices: dict[str, list[str]] = {}
+    for name in dict.fromkeys(SAMPLE.findall(source)):
+        folder, _, last = name.rpartition("/")
+        devices.setdefault(folder if last.isdigit() else name, []).append(name)
+    return devices
 
 
 def live(sample: str) -> str:
@@ -263,8 +271,8 @@ def touched(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     folder.mkdir(parents=True, exist_ok=True)
     for notebook in (ROOT / "notebooks").rglob("*.ipynb"):
         cells = json.loads(notebook.read_text())["cells"]
-        for name in SAMPLE.findall("".join("".join(cell["source"]) for cell in cells)):
-            with bm.open(bm.sample(name)) as fs:
+        for name, devices in opens("\n".join("".join(cell["source"]) for cell in cells)).items():
+            with bm.open([bm.sample(device) for device in devices]) as fs:
                 explore(fs).save(folder / live(name))
     for story in stepper.TOLD:
         (folder / f"{story.name}-steps.html").write_text(stepper.page(story))

@@ -110,7 +110,8 @@ assert found and len(found) < len(bm.check(path, verify_data=True))
 
 # %%
 devices = [
-    bm.sample(f"kernel/devices/single/{number}") for number in (1, 2)
+    bm.sample("kernel/devices/single/1"),
+    bm.sample("kernel/devices/single/2"),
 ]
 kernel = bm.open(devices)
 kernel.stripes()[["chunk", "type", "devid", "offset"]]
