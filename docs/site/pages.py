@@ -56,6 +56,7 @@ CONTENTS = {
                 "send-readahead",
             )
         ],
+        "Answers": ["notebooks/answers"],
         "Trade-offs": ["notebooks/trade-offs", "notebooks/studies/*"],
         "Words": ["notebooks/course/glossary"],
     },

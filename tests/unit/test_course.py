@@ -23,6 +23,7 @@ CASES = [
     for name in ("send-truncate", "log-dir", "send-utimes", "fiemap-shared", "send-readahead")
 ]
 
+ANSWERS = FOLDER.parent / "answers.ipynb"
 STUDIES = [*sorted(FOLDER.parent.glob("studies/*.ipynb")), FOLDER.parent / "trade-offs.ipynb"]
 
 
@@ -218,7 +219,9 @@ def told(text: str) -> list[str]:
     "What the course, its cases and the studies say with a number, or as always so, is asserted in "
     "a cell beside it."
 )
-@pytest.mark.parametrize("path", [*NOTEBOOKS, *CASES, *STUDIES], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*NOTEBOOKS, *CASES, ANSWERS, *STUDIES], ids=lambda path: path.stem
+)
 def test_claims_are_asserted(path: Path) -> None:
     all_cells = cells(path)
     wrong = []
@@ -243,7 +246,7 @@ COLUMNS = 70
 def test_code_fits_into_the_column_of_a_page() -> None:
     lines = [
         (path.name, line)
-        for path in (*NOTEBOOKS, *CASES)
+        for path in (*NOTEBOOKS, *CASES, ANSWERS)
         for cell in cells(path)
         if cell.cell_type == "code"
         for line in cell.source.splitlines()
