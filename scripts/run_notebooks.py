@@ -6,7 +6,7 @@
 from run to run: no times, no version of Python. The metadata of a cell that draws say as ``alt``
 what its picture shows, which is saved with the picture. A notebook of the course is made from its
 text. What is hidden on the site until it is asked for, by the tags ``hide-input`` and
-``hide-output``, is hidden in JupyterLab too.
+``hide-output``, is hidden in JupyterLab too. Cells say where slides begin.
 """
 
 import sys
@@ -16,8 +16,17 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
+SKIPPED = {"exercise", "check", "claims", "grade", "start"}
+"""Tags of cells that are on no slide."""
 HIDDEN = {"hide-input": "source_hidden", "hide-output": "outputs_hidden"}
 """Tags of cells, and what JupyterLab calls it."""
+
+
+def slide(cell: nbformat.NotebookNode) -> str:
+    """Return what a cell is in ``jupyter nbconvert --to slides``: a heading begins a slide."""
+    if SKIPPED & set(cell.metadata.get("tags", ())) or "**Exercise" in cell.source:
+        return "skip"
+    return "slide" if cell.cell_type == "markdown" and cell.source.startswith("#") else "-"
 
 
 def run(path: Path) -> None:
@@ -37,6 +46,7 @@ def run(path: Path) -> None:
         hidden = {what: True for tag, what in HIDDEN.items() if tag in tags}
         if hidden:
             cell.metadata["jupyter"] = hidden
+        cell.metadata["slideshow"] = {"slide_type": slide(cell)}
         for output in cell.get("outputs", ()):
             if "image/png" in output.get("data", {}):
                 output.metadata["image/png"] = {"alt": cell.metadata["alt"]}

@@ -51,6 +51,7 @@ _COMMANDS = {
     "reads": ("blocks", "Show the tree blocks that a cold kernel reads for a send."),
     "draw": ("drawings", "Draw trees, the blocks that they share, or a leaf, as SVG."),
     "course": ("course", "Copy the notebooks of the course, and start JupyterLab."),
+    "grade": ("course", "Grade assignments of the course that were handed in."),
     "explore": ("drawings", "Make a page of all trees, down to bytes, to look around in."),
     "tree-stats": ("trees", "Show levels, leaves and fill of trees."),
     "check": ("trees", "Look for damage in an image."),

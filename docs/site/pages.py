@@ -57,6 +57,7 @@ CONTENTS = {
             )
         ],
         "Answers": ["notebooks/answers"],
+        "Assignments": "notebooks/assignments/*",
         "Trade-offs": ["notebooks/trade-offs", "notebooks/studies/*"],
         "Words": ["notebooks/course/glossary"],
     },
