@@ -542,5 +542,4 @@ def wrong():
 
 
 # %% [markdown]
-# Next: five patches of the kernel, each a case of its own. The first is [a truncate that nobody
-# needed](../send-truncate.ipynb).
+# Next: [14](14-quotas.ipynb).
