@@ -521,5 +521,4 @@ def wrong():
 
 
 # %% [markdown]
-# Next: five patches of the kernel, each a case of its own. The first is [a truncate that nobody
-# needed](../send-truncate.ipynb).
+# Next: [15](15-older-trees.ipynb).
