@@ -554,5 +554,4 @@ def wrong():
 
 
 # %% [markdown]
-# Next: five patches of the kernel, each a case of its own. The first is [a truncate that nobody
-# needed](../send-truncate.ipynb).
+# Next: [16](16-other-designs.ipynb).

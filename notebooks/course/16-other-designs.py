@@ -201,8 +201,8 @@ for before, day, after in zip(days, days[1:], days[2:], strict=False):
     assert by_birth[day] == counted
 
 # %% [markdown]
-# The same. ZFS needs no counts for it, and no search for who else refers to a block. But its
-# snapshots have to stand in a row. A writable copy of Tuesday is in no row: ZFS refuses to delete a
+# The same. ZFS needs no counts for it, and looks for no other references. But its snapshots have to
+# stand in a row. A writable copy of Tuesday is in no row: ZFS refuses to delete a
 # snapshot that a clone was made of. btrfs deletes it. What is shared with the copy stays, whatever the
 # order.
 
