@@ -337,5 +337,4 @@ def wrong():
 
 
 # %% [markdown]
-# Next: five patches of the kernel, each a case of its own. The first is [a truncate that nobody
-# needed](../send-truncate.ipynb).
+# Next: [17](17-held-to-kernels.ipynb).
