@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What the course says of the model, said of kernels: its claims on filesystems that they write."""
 
+import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ def told(kernel: Kernel, *options: str) -> Iterator[Told]:
     image = kernel.new_file()
     sides.make_filesystem(image, 256 << 20, options)
     with kernel.attached(image, read_only=False) as source:
-        place = Place(source=source, top=kernel.top, options="noatime,commit=3600")
+        place = Place(source=source, top=kernel.top, options="noatime,commit=3600,nodiscard")
         kernel.call(operations.begin, place)
         try:
             yield Told(kernel, image)
@@ -324,3 +325,122 @@ def test_why_editors_fsync(kernel: Kernel, with_fsync: bool, replaces: bool) -> 
             replayed = bm.replay_log(fs) if fs.log_trees else fs
             size = replayed.subvolume("").inode("text").size
         assert size == (5 if with_fsync or replaces else 0)
+
+
+def test_a_database_with_and_without_copy_on_write(kernel: Kernel) -> None:
+    """Course 13."""
+    counts: dict[tuple[int, bool], list[int]] = {}
+    for attributes, snapshots in ((0, False), (NOCOW, False), (NOCOW, True)):
+        with told(kernel) as one:
+            one.do(
+                ["create", "db"], ["chattr", "db", attributes],
+                ["write", "db", 0, 4 << 20, PATTERN], ["sync"],
+            )  # fmt: skip
+            choice = random.Random(3)
+            counts[attributes, snapshots] = found = []
+            for number in range(4):
+                for _ in range(50):
+                    at = 4096 * choice.randrange(1024)
+                    one.do(["write", "db", at, 4096, ["pat", "b"]], ["sync"])
+                with one.seen() as fs:
+                    found.append(len(fs.subvolume("").extents("db")))
+                if snapshots:
+                    one.do(["snapshot", "", f"snap{number}"])
+    assert counts == {
+        (0, False): [98, 179, 251, 327],
+        (NOCOW, False): [1, 1, 1, 1],
+        (NOCOW, True): [1, 99, 179, 259],
+    }
+
+
+def test_what_is_in_place(kernel: Kernel) -> None:
+    """Course 13."""
+
+    def place(path: str, offset: int) -> int:
+        with one.seen() as fs:
+            (extent,) = (
+                extent for extent in fs.subvolume("").extents(path)
+                if extent.start <= offset < extent.start + extent.length
+            )  # fmt: skip
+        return extent.disk_bytenr + extent.offset + offset - extent.start
+
+    def stays(path: str, offset: int) -> bool:
+        before = place(path, offset)
+        one.do(["write", path, offset, 4096, ["pat", "b"]], ["sync"])
+        return place(path, offset) == before
+
+    with told(kernel) as one:
+        one.do(
+            ["create", "log"], ["fallocate", "log", 0, 0, 1 << 20],
+            *(step for name in ("db", "clone")
+              for step in (["create", name], ["chattr", name, NOCOW])),
+            ["write", "db", 0, 1 << 20, PATTERN], ["sync"],
+            ["clone_range", "db", 0, 1 << 20, "clone", 0], ["sync"],
+        )  # fmt: skip
+        assert [stays("log", 65_536), stays("log", 65_536)] == [True, False]
+        assert not stays("db", 65_536)
+        one.do(["unlink", "clone"], ["sync"])
+        assert stays("db", 131_072)
+        one.do(["snapshot", "", "snap"], ["sync"])
+        assert not stays("log", 0)
+        assert [stays("db", 0), stays("db", 0)] == [False, True]
+        # that the snapshot is gone is not looked at
+        one.do(["subvol_delete", "snap"], ["sync"])
+        assert not stays("db", 262_144)
+
+
+def test_what_quotas_count(kernel: Kernel) -> None:
+    """Course 14."""
+
+    def counted() -> list[tuple[int, int]]:
+        one.do(["sync"])
+        with one.seen() as fs:
+            groups = fs.qgroups()
+        return [(int(row.rfer), int(row.excl)) for row in groups.itertuples()][1:]
+
+    film = [["create", "home/film"], ["write", "home/film", 0, 8 << 20, PATTERN], ["sync"]]
+    with told(kernel, "-n", "4096") as one:
+        one.do(["subvol_create", "home"], *film)
+        for number in range(100):
+            name = f"home/f{number:03}"
+            one.do(["create", name], ["write", name, 0, 8192, PATTERN])
+        one.do(["sync"], ["quota_enable"])
+        assert counted() == [(9269248, 9269248)]
+        one.do(["snapshot", "home", "snap1"])
+        assert counted() == [(9269248, 4096)] * 2
+        one.do(["unlink", "home/film"])
+        assert counted() == [(880640, 20480), (9269248, 8409088)]
+        one.do(["snapshot", "snap1", "snap2"])
+        assert counted() == [(880640, 20480), (9269248, 4096), (9269248, 4096)]
+
+
+def whole_states(one: Told) -> int:
+    """How many commits can be read whole from the device."""
+    with one.seen() as fs:
+        return int((bm.rescue_roots(fs.image.path)["state"] == "whole").sum())
+
+
+def test_how_long_older_trees_are_there(kernel: Kernel) -> None:
+    """Course 15."""
+    with told(kernel, "-n", "4096") as one:
+        one.do(
+            ["mkfiles", "", "file", 100, 299], ["create", "thesis"],
+            ["write", "thesis", 0, 140_000, PATTERN], ["sync"],
+        )  # fmt: skip
+        with one.seen() as fs:
+            last = fs.image.superblock.generation
+            (extent,) = fs.subvolume("").extents("thesis")
+        one.do(["unlink", "thesis"], ["sync"])
+        before = whole_states(one)
+        for number in range(60):
+            one.do(["chmod", f"file{100 + number}", 0o600], ["sync"])
+        assert whole_states(one) == before + 60
+        with one.seen() as fs:
+            rescued = bm.rescue(fs.image.path, root=last)
+        assert rescued.files == 201 and rescued.table.empty
+        one.do(["create", "novel"], ["write", "novel", 0, 140_000, ["pat", "b"]], ["sync"])
+        with one.seen() as fs:
+            (taken,) = fs.subvolume("").extents("novel")
+            table = bm.rescue(fs.image.path, root=last).table
+        assert taken.disk_bytenr == extent.disk_bytenr
+        assert list(table["path"]) == ["thesis"]
