@@ -222,9 +222,9 @@ for name, attributes in (("copy on write", 0), ("nodatacow", NOCOW)):
 
 # %% [markdown]
 # With copy on write, what the superblock leads to is as it was. In place, the money is gone. Good
-# databases do not rely on either: they write down first what they are about to do, in a journal of
-# their own, and fsync it. What they lose with nodatacow are the checksums. (Many of them have
-# checksums of their own, too.)
+# databases do not rely on either: they write down first what they are about to do, in a file beside,
+# and fsync it. What they lose with nodatacow are the checksums. (Many of them have checksums of their
+# own, too.)
 
 # %% tags=["claims", "hide-input"]
 # what the text says
