@@ -253,9 +253,9 @@ for number in range(len(short)):
 # To explain a number that one knows is easy: one can turn screws until it comes out. It is worth more
 # to say it first. A prediction is **blind** if it was written down before anybody had measured. In
 # notebook 15 the model said that the first block of the old tree is lost by commit number 1,627. Only
-# then did we ask a kernel, and sat through 1,627 commits. What the model says of patches whose messages
-# figures nobody had looked up is kept with the day and a hash of the program, and where it was wrong,
-# [the page says so](../../docs/atlas.md).
+# then did we ask a kernel, and sat through 1,627 commits. What the model says of patches before anybody
+# looks up their figures is kept, with the day and a hash of the program. Where it was wrong, [the page
+# says so](../../docs/atlas.md).
 #
 # You have done the same, with each guess.
 #

@@ -186,6 +186,57 @@ def images() -> list[str]:
     return [*features, *corpus.images("log")[::40], *corpus.images("send")[::60]]
 
 
+# ------------------------------------------------------------------------------------- a map --
+
+TAKEN = """[...document.querySelectorAll('#shown h3')].map(one =>
+    [one.textContent, one.nextElementSibling.textContent])"""
+SQUARES = "[...document.querySelectorAll('.map [data-route]')].map(one => one.dataset.route)"
+
+
+def taken(fs: bm.Filesystem) -> dict[int, int]:
+    """What block groups say, by their address."""
+    tree = fs.tree(11 if 11 in fs.trees else 2)
+    return {
+        item.key.objectid: int.from_bytes(item.data[:8], "little")
+        for item in tree.items()
+        if item.key.type == ItemType.BLOCK_GROUP_ITEM
+    }
+
+
+@pytest.mark.claim("The map of `explore` has all that block groups say is taken.")
+@pytest.mark.one_of(5)
+@pytest.mark.parametrize("name", [one for one in images() if not one.startswith("log/")])
+def test_map(name: str, show: Any) -> None:
+    with bm.open(corpus.image(name)) as fs:
+        one = show(fs)
+        one.go("map")
+        said = [
+            [int(re.findall(r"[\d,]+", text)[0 if number else -1].replace(",", ""))
+             for number, text in enumerate(row)]
+            for row in one.page.evaluate(TAKEN)
+        ]  # fmt: skip
+        assert dict(said) == taken(fs)
+        blocks = blocks_of(fs.image)
+        for route in one.page.evaluate(SQUARES):
+            kind, _, address = route.partition("/")
+            assert kind == ("block" if int(address) in blocks else "address")
+        one.click(".map [data-route]")
+        assert one.title.startswith(("Leaf", "Node"))
+
+
+def test_map_of_a_crash(show: Any, tmp_path: Path) -> None:
+    with bm.create("256M", seed=1) as fs:
+        fs.create("a")
+        fs.sync()
+        fs.write("a", 0, b"now")
+        fs.fsync("a")
+        fs.save_crash(tmp_path / "crashed.img")
+    with bm.open(tmp_path / "crashed.img") as crashed:
+        one = show(crashed)
+        one.go("map")
+        assert "logs, relocation" in str(one.page.text_content("#shown"))
+
+
 # ------------------------------------------------------------------------- bytes and fields --
 
 
@@ -751,7 +802,7 @@ def test_readable(show: Any) -> None:
         one = show(fs, "snap2", "snap1")
         (extent,) = fs.subvolume("").extents("large")
         wrong = []
-        routes = ("super", "tree/5", "path/5/docs/note3", "compare/256/257", "stream",
+        routes = ("super", "tree/5", "path/5/docs/note3", "compare/256/257", "stream", "map",
                   f"address/{extent.disk_bytenr}")  # fmt: skip
         for number, route in enumerate(routes):
             one.go(route)

@@ -82,7 +82,7 @@ _SAYS: Final[dict[int, tuple[str, ...]]] = {
 
 
 _STRUCTS: Final = (
-    structs.EXTENT_DATA_REF, structs.EXTENT_INLINE_REF, structs.EXTENT_ITEM,
+    structs.CHUNK, structs.EXTENT_DATA_REF, structs.EXTENT_INLINE_REF, structs.EXTENT_ITEM,
     structs.FILE_EXTENT_ITEM, structs.HEADER, structs.ITEM, structs.KEY_PTR,
     structs.SHARED_DATA_REF,
 )  # fmt: skip

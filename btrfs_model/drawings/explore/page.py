@@ -17,7 +17,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.charts import COLOURS
+from btrfs_model.base.charts import COLOURS, KINDS
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError
 from btrfs_model.base.printable import printable
 from btrfs_model.base.whole_file import whole_file
@@ -38,7 +38,10 @@ from btrfs_model.volume.subvolume import Subvolume
 if TYPE_CHECKING:
     import pandas as pd
 
-_SCRIPTS: Final = ("blocks.js", "form.js", "trees.js", "view.js")
+_SCRIPTS: Final = ("blocks.js", "form.js", "trees.js", "map.js", "view.js")
+_INKS: Final = COLOURS | {f"ink{number}": colour for number, colour in enumerate(KINDS[:4])}
+_OF_THE_MAP: Final = ("after", "before", "ink0", "ink2", "ink1", "ink3", "muted")
+"""Colours of files, extents, checksums, free space, logs, other trees and file data."""
 _ROWS: Final = 5000
 """Commands of a stream in one part."""
 _SHOWN: Final = 8 << 20
@@ -248,8 +251,8 @@ def _frame(title: str, about: dict[str, Any]) -> tuple[str, str]:
     text = shelf.get_template("page.html.j2").render(
         title=title, digest=digest, code=code, trees=about["trees"], faults=about["faults"],
         about=json.dumps(about, separators=(",", ":")).replace("<", "\\u003c"),
-        colours=COLOURS, dark=DARK,
-        shown=("ink", "muted", "line", "plain", "before", "after"),
+        colours=_INKS, dark=DARK, kinds=_OF_THE_MAP,
+        shown=("ink", "muted", "line", "plain", "before", "after", "ink0", "ink1", "ink2", "ink3"),
         has_stream=about["stream"] is not None,
     )  # fmt: skip
     head, _, tail = text.partition("<!-- packs -->")

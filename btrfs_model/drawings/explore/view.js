@@ -601,6 +601,7 @@ const ROUTES = {
   key: async (id, text) => showFound(wantedTree(id), await search(wantedTree(id), keyFrom(text)), keyFrom(text)),
   path: (id, ...names) => showPath(wantedTree(id), names.join("/")),
   compare: showCompare,
+  map: showMap,
   stream: (first = "0", text = "") => showStream(Number(first), text),
 };
 
