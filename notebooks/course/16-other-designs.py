@@ -230,7 +230,7 @@ print(f"{len(older)} older, {len(younger)} younger")
 assert older <= set(snap) and not younger & set(snap)
 
 # %% [markdown]
-# ## Side by side
+# Side by side:
 #
 # | | ext4 | log-structured (F2FS, NILFS2) | ZFS | btrfs |
 # |---|---|---|---|---|

@@ -21,7 +21,7 @@ def stream(fs, behaviour, new="snap2", old="snap1"):
 
 
 # %% [markdown]
-# ## The same bytes
+# ## Is this what a kernel does?
 #
 # A kernel made this image, and was asked for the difference between its two snapshots. So were three
 # other kernels, on the very same image. What they sent is kept by its hash.
@@ -257,12 +257,8 @@ for number in range(len(short)):
 # looks up their figures is kept, with the day and a hash of the program. Where it was wrong, [the page
 # says so](../../docs/atlas.md).
 #
-# You have done the same, with each guess.
-#
-# ## Is this what a kernel does?
-#
-# You can ask one, without root, and without a disk. With Debian's package `user-mode-linux` a kernel is
-# a program like any other:
+# You have done the same, with each guess. And you can ask a kernel, without root, and without a disk. With
+# Debian's package `user-mode-linux` a kernel is a program like any other:
 #
 # ```
 # btrfs-model verify --kernel uml --minutes 5
