@@ -237,6 +237,75 @@ def test_map_of_a_crash(show: Any, tmp_path: Path) -> None:
         assert "logs, relocation" in str(one.page.text_content("#shown"))
 
 
+# ------------------------------------------------------------------------- folders and files --
+
+ROWS = """[...document.querySelectorAll('#shown tbody tr')].map(row =>
+    [...row.cells].map(cell => cell.textContent))"""
+
+
+def all_rows(one: Shown) -> list[list[str]]:
+    """The rows of a table that grows."""
+    more = one.page.locator("#shown button", has_text="more")
+    while more.is_visible():
+        before = one.page.locator("#shown tbody tr").count()
+        more.click()
+        one.page.wait_for_function(
+            "count => document.querySelectorAll('#shown tbody tr').length > count", arg=before
+        )
+    return list(one.page.evaluate(ROWS))
+
+
+@pytest.mark.claim("Folders of `explore` list what the model lists, and files their extents.")
+@pytest.mark.one_of(5)
+@pytest.mark.parametrize("name", [one for one in images() if not one.startswith("log/")])
+def test_files(name: str, show: Any) -> None:
+    with bm.open(corpus.image(name)) as fs:
+        one = show(fs)
+        subvolume = fs.subvolume(fs.subvolume_ids[-1])
+        listing = fs.listing(subvolume.id, content=False)
+        folders = listing[listing["mode"] & 0o170000 == 0o040000]
+        for folder in folders.itertuples():
+            if folder.subvolume not in (0, subvolume.id):
+                continue
+            one.go(f"files/{subvolume.id}/{folder.ino}")
+            entries = list(subvolume.readdir(folder.ino))
+            rows = all_rows(one)
+            assert [row[0] for row in rows] == [printable(entry.name) for entry in entries]
+            inodes = [entry.location.objectid for entry in entries if entry.location.type == 1]
+            sizes = [f"{subvolume.inode(inode).size:,}" for inode in inodes]
+            assert [row[2] for row in rows if row[3].startswith("inode ")] == sizes
+        files = listing[listing["mode"] & 0o170000 == 0o100000]["ino"].unique()
+        for inode in random.Random(name).sample(list(files), min(len(files), 6)):
+            one.go(f"files/{subvolume.id}/{inode}")
+            said = [int(row[0].replace(",", "")) for row in all_rows(one)]
+            items = subvolume.tree.items((int(inode), ItemType.EXTENT_DATA, 0))
+            there = []
+            for item in items:
+                if item.key[:2] != (inode, ItemType.EXTENT_DATA):
+                    break
+                there.append(item.key.offset)
+            assert said == there
+
+
+def test_the_way_to_a_file(show: Any) -> None:
+    with bm.create("256M", seed=1) as fs:
+        fs.create_subvolume("home")
+        fs.mkdir("home/docs")
+        fs.create("home/docs/letter")
+        fs.write("home/docs/letter", 0, b"x" * 9000)
+        fs.link("home/docs/letter", "home/copy")
+        fs.sync()
+        one = show(fs)
+        one.go("files")
+        for step in ("home", "docs", "letter"):
+            one.click(f"#shown tbody a:text-is('{step}')")
+        assert one.title == "File"
+        text = str(one.page.text_content("#shown"))
+        assert "Its names: copy, letter" in text and "9,000 bytes" in text
+        one.click("#shown p a:has-text('home')")
+        assert one.title == "Folder" and [row[0] for row in all_rows(one)] == ["docs", "copy"]
+
+
 # ------------------------------------------------------------------------- bytes and fields --
 
 
@@ -803,7 +872,7 @@ def test_readable(show: Any) -> None:
         (extent,) = fs.subvolume("").extents("large")
         wrong = []
         routes = ("super", "tree/5", "path/5/docs/note3", "compare/256/257", "stream", "map",
-                  f"address/{extent.disk_bytenr}")  # fmt: skip
+                  "files", f"address/{extent.disk_bytenr}")  # fmt: skip
         for number, route in enumerate(routes):
             one.go(route)
             one.page.wait_for_function(

@@ -82,9 +82,9 @@ _SAYS: Final[dict[int, tuple[str, ...]]] = {
 
 
 _STRUCTS: Final = (
-    structs.CHUNK, structs.EXTENT_DATA_REF, structs.EXTENT_INLINE_REF, structs.EXTENT_ITEM,
-    structs.FILE_EXTENT_ITEM, structs.HEADER, structs.ITEM, structs.KEY_PTR,
-    structs.SHARED_DATA_REF,
+    structs.CHUNK, structs.DIR_ITEM, structs.EXTENT_DATA_REF, structs.EXTENT_INLINE_REF,
+    structs.EXTENT_ITEM, structs.FILE_EXTENT_ITEM, structs.HEADER, structs.INODE_ITEM,
+    structs.INODE_REF, structs.ITEM, structs.KEY_PTR, structs.SHARED_DATA_REF,
 )  # fmt: skip
 """What a page reads itself."""
 

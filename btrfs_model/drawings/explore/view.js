@@ -602,6 +602,7 @@ const ROUTES = {
   path: (id, ...names) => showPath(wantedTree(id), names.join("/")),
   compare: showCompare,
   map: showMap,
+  files: showFiles,
   stream: (first = "0", text = "") => showStream(Number(first), text),
 };
 
