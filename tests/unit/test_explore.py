@@ -247,10 +247,9 @@ def all_rows(one: Shown) -> list[list[str]]:
     """The rows of a table that grows."""
     more = one.page.locator("#shown button", has_text="more")
     while more.is_visible():
-        before = one.page.locator("#shown tbody tr").count()
         more.click()
         one.page.wait_for_function(
-            "count => document.querySelectorAll('#shown tbody tr').length > count", arg=before
+            "![...document.querySelectorAll('#shown button')].some(one => one.disabled)"
         )
     return list(one.page.evaluate(ROWS))
 
