@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from btrfs_model.base.codes import Code
+from btrfs_model.base.counters import NAMES
 from btrfs_model.native.backref import Forest
-from btrfs_model.native.door import ffi, keep, lib
+from btrfs_model.native.door import ffi, interruption, keep, lib, raise_fault
 from btrfs_model.ondisk.layout import Payload, PayloadError
 
 Root = tuple[int, int, bytes]
@@ -59,18 +60,8 @@ class Known:
         self.raw = ffi.gc(raw, lib.bm_known_destroy)
 
 
-def send(
-    forest: Forest,
-    parent: Root | None,
-    clone_roots: Sequence[Root],
-    callbacks: Callbacks,
-    *,
-    limits: Mapping[str, int | None],
-    reads_only: bool = False,
-    known: Known | None = None,
-    **numbers: int,
-) -> tuple[bool, list[int]]:
-    """Send.
+class Asked:
+    """One send, as it is asked for (``struct bm_send_args``).
 
     `forest`: the trees.
     `parent`: send the difference to it.
@@ -78,41 +69,98 @@ def send(
     `callbacks`: who gets the stream.
     `limits`: of :data:`SEND_LIMITS`, each 1 at least.
     `known`: what sends before it found.
-    `reads_only`: read what a full send reads, without the stream.
-    `**numbers`: more of ``struct bm_send_args``: ``send_root`` (id of the snapshot), ``behaviour``
-    (bits of ``enum bm_toggle``), ``flags``, ``proto`` (version of the stream).
-    Returns `told`: with `reads_only`: whether what is read could be told.
-    Returns `commands`: how many commands of each number.
+    `**numbers`: more of the struct: ``send_root`` (id of the snapshot), ``behaviour`` (bits of
+    ``enum bm_toggle``), ``flags``, ``proto`` (version of the stream).
     """
-    commands, size = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS), ffi.new("uint64_t *")
-    handle, explained = ffi.new_handle(callbacks), ffi.NULL
-    if callbacks.explain is not None:
-        explained = ffi.new("struct bm_send_explained *")
-    # fields of a struct do not keep what they point at alive
-    sources, base = _roots(clone_roots), ffi.NULL if parent is None else _roots([parent])
-    args = ffi.new(
-        "struct bm_send_args *",
-        {
+
+    def __init__(
+        self,
+        forest: Forest,
+        parent: Root | None,
+        clone_roots: Sequence[Root],
+        callbacks: Callbacks,
+        *,
+        limits: Mapping[str, int | None],
+        known: Known | None = None,
+        **numbers: int,
+    ) -> None:
+        self.lease, self._callbacks = forest.lease, callbacks
+        self._commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
+        self._size, self._explained = ffi.new("uint64_t *"), ffi.NULL
+        if callbacks.explain is not None:
+            self._explained = ffi.new("struct bm_send_explained *")
+        sources, base = _roots(clone_roots), ffi.NULL if parent is None else _roots([parent])
+        handle = ffi.new_handle(callbacks)
+        # fields of a struct do not keep what they point at alive
+        self._kept = forest, known, sources, base, handle
+        self.fields = {
             "forest": forest.raw, "clone_roots": sources, "clone_root_count": len(sources),
-            "parent": base, "limits": limits, "commands": commands, "size": size,
-            "explained": explained, "known": ffi.NULL if known is None else known.raw,
+            "parent": base, "limits": limits, "commands": self._commands, "size": self._size,
+            "explained": self._explained, "known": ffi.NULL if known is None else known.raw,
             "context": handle, "write": lib.bm_python_write,
             "decompress": lib.bm_python_decompress, **numbers,
-        },
-    )  # fmt: skip
-    try:
-        told = forest.lease.run(lib.bm_send_reads if reads_only else lib.bm_send, args)
-    finally:
-        if callbacks.explain is not None:
-            callbacks.explain(
+        }  # fmt: skip
+
+    def ended(self) -> None:
+        """Hand on why each command was sent; also where the send failed."""
+        explained = self._explained
+        if self._callbacks.explain is not None:
+            self._callbacks.explain(
                 *(bytes(ffi.buffer(rows, count * ffi.sizeof(rows[0]))) if count else b""
                   for rows, count in ((explained.rows, explained.count),
                                       (explained.places, explained.place_count)))
             )  # fmt: skip
             lib.bm_send_explained_free(explained)
-    if callbacks.estimate is not None:
-        callbacks.estimate(size[0])
-    return bool(told), list(commands)
+
+    def commands(self) -> list[int]:
+        """Hand on the size; return how many commands of each number there are."""
+        if self._callbacks.estimate is not None:
+            self._callbacks.estimate(self._size[0])
+        return list(self._commands)
+
+
+def send(asked: Asked, *, reads_only: bool = False) -> tuple[bool, list[int]]:
+    """Send.
+
+    `reads_only`: read what a full send reads, without the stream.
+    Returns `told`: with `reads_only`: whether what is read could be told.
+    Returns `commands`: how many commands of each number.
+    """
+    args = ffi.new("struct bm_send_args *", asked.fields)
+    try:
+        told = asked.lease.run(lib.bm_send_reads if reads_only else lib.bm_send, args)
+    finally:
+        asked.ended()
+    return bool(told), asked.commands()
+
+
+def side_by_side(sends: Sequence[Asked]) -> list[tuple[list[int], dict[str, int]] | OSError]:
+    """Carry out sends of one image in turns, some inodes each.
+
+    Returns, for each, the error that the kernel gives, or how many commands of each number there
+    are, and the work.
+    Raises CorruptImageError: the first one's for which the image is broken.
+    """
+    if not sends:
+        return []
+    work = [ffi.new("uint64_t[]", lib.BM_WORK_COUNT) for _ in sends]
+    rows = [{**one.fields, "work": counts} for one, counts in zip(sends, work, strict=True)]
+    args, faults = ffi.new("struct bm_send_args[]", rows), ffi.new("struct bm_fault[]", len(rows))
+    lease = sends[0].lease
+    with lease:
+        if lib.bm_send_side_by_side(args, len(rows), faults) == lib.BM_CALLBACK:
+            raise interruption()
+    told: list[tuple[list[int], dict[str, int]] | OSError] = []
+    for one, counts, fault in zip(sends, work, faults, strict=True):
+        one.ended()
+        try:
+            if fault.code:
+                raise_fault(lease.path, fault)
+        except OSError as error:
+            told.append(error)
+        else:
+            told.append((one.commands(), dict(zip(NAMES, counts, strict=True))))
+    return told
 
 
 def _roots(roots: Sequence[Root]) -> Any:

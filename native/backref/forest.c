@@ -22,6 +22,7 @@ struct bm_forest {
 	struct bm_image *image;
 	struct bm_waiting_ref *waiting; /* ascending; NULL: no transaction runs */
 	size_t waiting_count;
+	const struct bm_root *root_tree; /* NULL: it is not among them */
 	size_t count;
 	struct tree trees[];
 };
@@ -78,6 +79,7 @@ struct bm_forest *bm_forest_create(struct bm_image *image, const struct bm_root 
 	forest->count = kept;
 	for (i = 0; i < kept; i++)
 		forest->trees[i].open = forest->trees[i].root.objectid < BTRFS_FIRST_FREE_OBJECTID;
+	forest->root_tree = bm_forest_root(forest, BTRFS_ROOT_TREE_OBJECTID);
 	if (find_tree(forest, BTRFS_EXTENT_TREE_OBJECTID))
 		return forest;
 	bm_fail(fault, (struct bm_fault){.code = BM_NOT_FOUND,
@@ -178,7 +180,7 @@ const struct bm_waiting_ref *forest_waiting(const struct bm_forest *forest, uint
 int get_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, int restart,
 			    const struct bm_root **ret, struct bm_fault *fault)
 {
-	const struct bm_root *root_tree = bm_forest_root(forest, BTRFS_ROOT_TREE_OBJECTID);
+	const struct bm_root *root_tree = forest->root_tree;
 	const struct tree *tree = find_tree(forest, objectid);
 	struct bm_key key = {.objectid = objectid, .type = BTRFS_ROOT_ITEM_KEY, .offset = -1};
 	struct bm_path path = {.restart = restart};
@@ -199,7 +201,7 @@ int get_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, i
 void count_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, uint64_t times,
 			       uint32_t *place)
 {
-	const struct bm_root *root_tree = bm_forest_root(forest, BTRFS_ROOT_TREE_OBJECTID);
+	const struct bm_root *root_tree = forest->root_tree;
 	const struct tree *tree = &forest->trees[*place];
 
 	if (*place >= forest->count || tree->root.objectid != objectid) {

@@ -201,8 +201,12 @@ const struct known_runs *known_runs(const struct bm_known *known, uint64_t low, 
 void known_add_runs(struct bm_known *known, uint64_t low, uint64_t high,
 		    const struct known_run *rows, size_t count)
 {
-	struct known_runs *made = malloc(sizeof(*made) + count * sizeof(*rows));
+	struct known_runs *made;
 
+	/* another send may have come to both leaves meanwhile */
+	if (look_up(&known->runs, low, high))
+		return;
+	made = malloc(sizeof(*made) + count * sizeof(*rows));
 	if (!made)
 		return;
 	made->count = count;

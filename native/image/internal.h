@@ -168,6 +168,7 @@ struct bm_near {
 		const uint8_t *node[BTRFS_MAX_LEVEL]; /* of struct bm_path */
 		uint32_t slot[BTRFS_MAX_LEVEL];
 		struct bm_key first, behind;
+		uint32_t last; /* slot where the last search in it ended */
 	} leaves[4];
 	uint32_t next; /* whose place is taken */
 };

@@ -153,8 +153,9 @@ struct bm_send_args {
 	uint64_t behaviour;		   /* bits 1 << enum bm_toggle */
 	uint32_t flags;			   /* enum bm_send_flag */
 	uint32_t proto;
-	uint64_t *commands;		     /* counted by number: an array of BM_SEND_COMMANDS */
-	uint64_t *size;			     /* is added to; NULL without BM_SEND_SIZE_ONLY */
+	uint64_t *commands; /* counted by number: an array of BM_SEND_COMMANDS */
+	uint64_t *size;	    /* is added to; NULL without BM_SEND_SIZE_ONLY */
+	uint64_t *work;	    /* counts by enum bm_counter are added to it; NULL: to the image's */
 	struct bm_send_explained *explained; /* NULL: nobody asks why */
 	struct bm_known *known;		     /* NULL: this send is alone */
 	void *context;			     /* for the callbacks */
@@ -173,6 +174,12 @@ struct bm_send_args {
  * args->explained has a row for each command of that.
  */
 int bm_send(const struct bm_send_args *args, struct bm_fault *fault);
+/*
+ * The same of several sends of one image, which go on in turns, some inodes each: what one looked at is
+ * still near when the next one comes to it. faults[i].code is what bm_send() returns for args[i].
+ * BM_CALLBACK: one ended with that, and ended all.
+ */
+int bm_send_side_by_side(const struct bm_send_args *args, size_t count, struct bm_fault *faults);
 void bm_send_explained_free(struct bm_send_explained *explained);
 /*
  * Read the tree blocks that a full send reads, in its order, without the stream: 1, or 0 where only

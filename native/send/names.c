@@ -11,7 +11,6 @@
 #include "send/send.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -263,16 +262,32 @@ static int is_name_taken(struct send_ctx *sctx, const char *name, size_t size)
 	return 0;
 }
 
+/* A number in decimal digits; the end of it. */
+static char *put_number(char *at, uint64_t number)
+{
+	char digits[20];
+	size_t size = 0;
+
+	do
+		digits[sizeof(digits) - ++size] = (char)('0' + number % 10);
+	while (number /= 10);
+	memcpy(at, digits + sizeof(digits) - size, size);
+	return at + size;
+}
+
 int gen_unique_name(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
 {
 	for (uint64_t i = 0;; i++) {
-		char name[72];
+		char name[72] = "o", *end = put_number(name + 1, ino);
 		size_t size;
 		int ret;
 
-		size =
-		    (size_t)snprintf(name, sizeof(name), "o%llu-%llu-%llu", (unsigned long long)ino,
-				     (unsigned long long)gen, (unsigned long long)i);
+		/* a send makes so many of them that snprintf() shows */
+		*end = '-';
+		end = put_number(end + 1, gen);
+		*end = '-';
+		end = put_number(end + 1, i);
+		size = (size_t)(end - name);
 		ret = is_name_taken(sctx, name, size);
 		if (ret <= 0)
 			return ret < 0 ? ret : fs_path_add(sctx, dest, name, size);

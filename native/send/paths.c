@@ -151,6 +151,29 @@ static int get_cur_component(struct send_ctx *sctx, uint64_t *ino, uint64_t *gen
 	return ret;
 }
 
+/*
+ * The same where the name cache has it, and neither a move nor a removal waits: the entry, or NULL, and
+ * then get_cur_component() is to look.
+ */
+static const struct name_entry *get_cached_component(struct send_ctx *sctx, uint64_t ino,
+						     uint64_t gen)
+{
+	const struct name_entry *entry;
+
+	if (sctx->orphan_dirs.size || sctx->waiting_dir_moves.size)
+		return NULL;
+	entry = (const struct name_entry *)lru_lookup(&sctx->name_cache, ino, gen);
+	if (!entry || (ino < sctx->send_progress && entry->need_later_update))
+		return NULL;
+	COUNT(sctx->image, get_orphan_dir_info);
+	COUNT(sctx->image, get_waiting_dir_move);
+	COUNT(sctx->image, __get_cur_name_and_parent);
+	COUNT(sctx->image, name_cache_search);
+	if (TOGGLE(sctx, SEND_NAME_CACHE_LRU))
+		COUNT(sctx->image, btrfs_lru_cache_lookup);
+	return entry;
+}
+
 int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
 {
 	bool remember = TOGGLE(sctx, SEND_CUR_INODE_PATH) && is_cur_inode(sctx, ino, gen);
@@ -166,18 +189,32 @@ int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_pa
 		return BM_OK;
 	}
 	for (int depth = 0; ret != 1 && ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
+		const struct name_entry *cached;
+		const char *part = name.text;
+		size_t part_size;
+
 		if (check_depth(sctx, depth, &sctx->root, ino) < 0)
 			return sctx->fault->code;
-		ret = get_cur_component(sctx, &ino, &gen, &name);
+		cached = get_cached_component(sctx, ino, gen);
+		if (cached) {
+			part = cached->name;
+			part_size = cached->size;
+			ino = cached->parent_ino;
+			gen = cached->parent_gen;
+			ret = cached->is_orphan;
+		} else {
+			ret = get_cur_component(sctx, &ino, &gen, &name);
+			part_size = name.size;
+		}
 		if (ret < 0)
 			return ret;
 		slash = size ? 1 : 0;
-		if (size + slash + name.size >= PATH_LIMIT)
+		if (size + slash + part_size >= PATH_LIMIT)
 			return send_errno(sctx, ENAMETOOLONG);
 		if (slash)
 			text[PATH_LIMIT - ++size] = '/';
-		size += name.size;
-		memcpy(text + PATH_LIMIT - size, name.text, name.size);
+		size += part_size;
+		memcpy(text + PATH_LIMIT - size, part, part_size);
 	}
 	dest->size = size;
 	memcpy(dest->text, text + PATH_LIMIT - size, size);

@@ -76,8 +76,9 @@ static int set_ref_path(struct send_ctx *sctx, struct recorded_ref *ref, const c
 /* refresh_ref_path(), update_ref_path(): an ancestor may have got its orphan name meanwhile. */
 int update_ref_path(struct send_ctx *sctx, struct recorded_ref *ref)
 {
-	struct fs_path name = {.size = ref->name_size};
+	struct fs_path name;
 
+	name.size = ref->name_size;
 	memcpy(name.text, ref_name(ref), name.size);
 	return set_ref_path(sctx, ref, name.text, name.size);
 }

@@ -23,6 +23,12 @@
 static const uint64_t free_space_objectid = 0 - (uint64_t)11;
 static const uint64_t free_ino_objectid = 0 - (uint64_t)12;
 
+/*
+ * Inodes of a turn, of sends that go on side by side: so few that what all of them look at stays in the
+ * cache of a processor, and so many that their own state does not come and go too often.
+ */
+enum { STRIDE = 512 };
+
 /* ------------------------------------------------------------------------------- an inode -- */
 
 static const struct btrfs_inode_item *inode_item(struct send_ctx *sctx, const uint8_t *leaf,
@@ -394,21 +400,20 @@ static void find_run(struct send_ctx *sctx, struct bm_run *run)
 	rows[pair->count++] = row;
 }
 
-static int btrfs_compare_trees(struct send_ctx *sctx)
+/* btrfs_compare_trees() up to a key of the inode `until`: 1, or 0 at the end. */
+static int compare_trees(struct send_ctx *sctx, uint64_t until)
 {
-	struct bm_compare *compare = bm_compare_create(&sctx->root, &sctx->parent, sctx->fault);
 	struct bm_step step;
 	struct bm_run run;
 	int ret;
 
-	if (!compare)
-		return sctx->fault->code;
-	if (TOGGLE(sctx, SEND_READA_COMPARE))
-		bm_compare_read_ahead(compare);
-	while ((ret = bm_compare_step(compare, &step, sctx->fault)) > 0) {
+	do {
+		ret = bm_compare_step(sctx->compare, &step, sctx->fault);
+		if (ret <= 0)
+			return ret;
 		stand_on(sctx, &step);
 		ret = changed_cb(sctx);
-		while (ret >= 0 && (run = bm_compare_place(compare)).count) {
+		while (ret >= 0 && (run = bm_compare_place(sctx->compare)).count) {
 			if (sctx->args->known)
 				find_run(sctx, &run);
 			else
@@ -416,15 +421,12 @@ static int btrfs_compare_trees(struct send_ctx *sctx)
 			if (!run.count)
 				break;
 			ret = pass_run(sctx, &run);
-			bm_compare_pass(compare, &run);
+			bm_compare_pass(sctx->compare, &run);
 		}
 		if (ret < 0)
-			break;
-	}
-	if (sctx->args->known)
-		set_pair(sctx, NULL, NULL);
-	bm_compare_destroy(compare);
-	return ret < 0 ? ret : finish_inode_if_needed(sctx, true);
+			return ret;
+	} while (sctx->key.objectid < until);
+	return 1;
 }
 
 struct bm_path full_send_path(const struct send_ctx *sctx)
@@ -438,26 +440,46 @@ struct bm_path full_send_path(const struct send_ctx *sctx)
 	return path;
 }
 
-static int full_send_tree(struct send_ctx *sctx)
+/* full_send_tree() up to a key of the inode `until`: 1, or 0 at the end. */
+static int full_send_tree(struct send_ctx *sctx, uint64_t until)
 {
-	struct bm_key first = {.objectid = BTRFS_FIRST_FREE_OBJECTID, .type = BTRFS_INODE_ITEM_KEY};
-	struct bm_path path = full_send_path(sctx);
+	struct bm_path *path = &sctx->walk;
 	int ret;
 
-	ret = bm_search_slot_for_read(&sctx->root, &first, 1, &path, sctx->fault);
-	while (!ret) {
-		sctx->leaf = path.node[0];
-		sctx->slot = path.slot[0];
+	do {
+		sctx->leaf = path->node[0];
+		sctx->slot = path->slot[0];
 		sctx->key = to_key(&leaf_item(sctx->leaf, sctx->slot)->key);
 		sctx->result = BM_CHANGE_NEW;
 		ret = changed_cb(sctx);
 		if (ret < 0)
 			return ret;
 		COUNT(sctx->image, btrfs_next_old_item);
-		if (++path.slot[0] >= block_header(path.node[0])->nritems)
-			ret = bm_next_leaf(&sctx->root, &path, sctx->fault);
+		if (++path->slot[0] >= block_header(path->node[0])->nritems)
+			ret = bm_next_leaf(&sctx->root, path, sctx->fault);
+		if (ret)
+			return ret < 0 ? ret : 0;
+	} while (sctx->key.objectid < until);
+	return 1;
+}
+
+/* To where the walk over the tree, or over both, starts: 1, or 0 where there is nothing. */
+static int start_walk(struct send_ctx *sctx)
+{
+	struct bm_key first = {.objectid = BTRFS_FIRST_FREE_OBJECTID, .type = BTRFS_INODE_ITEM_KEY};
+	int ret;
+
+	if (!has_parent(sctx)) {
+		sctx->walk = full_send_path(sctx);
+		ret = bm_search_slot_for_read(&sctx->root, &first, 1, &sctx->walk, sctx->fault);
+		return ret < 0 ? ret : !ret;
 	}
-	return ret < 0 ? ret : finish_inode_if_needed(sctx, true);
+	sctx->compare = bm_compare_create(&sctx->root, &sctx->parent, sctx->fault);
+	if (!sctx->compare)
+		return sctx->fault->code;
+	if (TOGGLE(sctx, SEND_READA_COMPARE))
+		bm_compare_read_ahead(sctx->compare);
+	return 1;
 }
 
 /* SUBVOL or SNAPSHOT, with the name under which the tree of roots has the subvolume. */
@@ -507,13 +529,22 @@ static int send_header(struct send_ctx *sctx)
 	return hand_out(sctx, header, sizeof(header));
 }
 
-static int send_all(struct send_ctx *sctx)
+/* What comes before the items: as start_walk(). */
+static int begin_send(struct send_ctx *sctx)
 {
 	if (!(sctx->args->flags & BM_SEND_OMIT_STREAM_HEADER) && send_header(sctx) < 0)
 		return sctx->fault->code;
-	if (send_subvol_begin(sctx) < 0 ||
-	    (has_parent(sctx) ? btrfs_compare_trees(sctx) : full_send_tree(sctx)) < 0 ||
-	    flush_dir_utimes(sctx) < 0)
+	if (send_subvol_begin(sctx) < 0)
+		return sctx->fault->code;
+	return start_walk(sctx);
+}
+
+/* What comes behind the last item. */
+static int end_send(struct send_ctx *sctx)
+{
+	if (sctx->compare && sctx->args->known)
+		set_pair(sctx, NULL, NULL);
+	if (finish_inode_if_needed(sctx, true) < 0 || flush_dir_utimes(sctx) < 0)
 		return sctx->fault->code;
 	if (sctx->args->flags & BM_SEND_OMIT_END_CMD)
 		return BM_OK;
@@ -521,24 +552,121 @@ static int send_all(struct send_ctx *sctx)
 	return begin_cmd(sctx, BTRFS_SEND_C_END) < 0 ? BM_NOMEM : send_cmd(sctx);
 }
 
-int bm_send(const struct bm_send_args *args, struct bm_fault *fault)
-{
-	struct send_ctx *sctx = calloc(1, sizeof(*sctx));
-	struct bm_fault flush_fault;
-	int ret;
+/* One of several sends. */
+struct running_send {
+	struct send_ctx *sctx; /* NULL: it ended */
+	struct bm_fault *fault;
+};
 
-	if (!sctx)
-		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-	ret = send_ctx_init(sctx, args, fault);
-	if (!ret)
-		ret = send_all(sctx);
+static int run_ends(struct running_send *run, int ret)
+{
+	struct send_ctx *sctx = run->sctx;
+	struct bm_fault flush_fault;
+
 	/* a send that fails leaves the commands that it finished before */
-	sctx->fault = ret ? &flush_fault : fault;
+	sctx->fault = ret ? &flush_fault : run->fault;
 	if (send_flush(sctx) < 0 && !ret)
-		ret = fault->code;
+		ret = run->fault->code;
 	send_ctx_deinit(sctx);
 	free(sctx);
+	run->sctx = NULL;
+	/* what another copy of a block had wrong is forgotten */
+	run->fault->code = ret;
 	return ret;
+}
+
+static int run_starts(struct running_send *run, const struct bm_send_args *args,
+		      struct bm_fault *fault)
+{
+	int ret;
+
+	run->fault = fault;
+	run->sctx = calloc(1, sizeof(*run->sctx));
+	if (!run->sctx)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	ret = send_ctx_init(run->sctx, args, fault);
+	if (!ret)
+		ret = begin_send(run->sctx);
+	if (!ret)
+		ret = end_send(run->sctx);
+	return ret <= 0 ? run_ends(run, ret) : BM_OK;
+}
+
+static int run_goes_on(struct running_send *run, uint64_t until)
+{
+	struct send_ctx *sctx = run->sctx;
+	int ret = has_parent(sctx) ? compare_trees(sctx, until) : full_send_tree(sctx, until);
+
+	if (!ret)
+		ret = end_send(sctx);
+	return ret <= 0 ? run_ends(run, ret) : BM_OK;
+}
+
+/* The lowest inode that one of the sends stands on; UINT64_MAX: all ended. */
+static uint64_t lowest_inode(const struct running_send *runs, size_t count, bool *goes_on)
+{
+	uint64_t lowest = UINT64_MAX;
+
+	*goes_on = false;
+	for (size_t i = 0; i < count; i++) {
+		const struct send_ctx *sctx = runs[i].sctx;
+
+		if (!sctx)
+			continue;
+		*goes_on = true;
+		if (sctx->key.objectid < lowest)
+			lowest = sctx->key.objectid;
+	}
+	return lowest;
+}
+
+/* Each send goes on for `stride` inodes, then the next one does, until all ended. */
+static int take_turns(struct running_send *runs, const struct bm_send_args *args, size_t count,
+		      uint64_t stride, struct bm_fault *faults)
+{
+	struct bm_image *image = bm_forest_image(args->forest);
+	uint64_t *work = image->work, lowest = 0;
+	bool goes_on = true;
+	int ret = BM_OK;
+
+	for (bool started = false; goes_on && ret != BM_CALLBACK; started = true) {
+		uint64_t until = UINT64_MAX - lowest < stride ? UINT64_MAX : lowest + stride;
+
+		for (size_t i = 0; i < count && ret != BM_CALLBACK; i++) {
+			image->work = args[i].work ? args[i].work : work;
+			if (!started)
+				ret = run_starts(&runs[i], &args[i], &faults[i]);
+			else if (runs[i].sctx && runs[i].sctx->key.objectid - lowest < stride)
+				ret = run_goes_on(&runs[i], until);
+		}
+		lowest = lowest_inode(runs, count, &goes_on);
+	}
+	image->work = work;
+	return ret == BM_CALLBACK ? ret : BM_OK;
+}
+
+int bm_send_side_by_side(const struct bm_send_args *args, size_t count, struct bm_fault *faults)
+{
+	struct running_send *runs = calloc(count, sizeof(*runs));
+	int ret;
+
+	memset(faults, 0, count * sizeof(*faults));
+	if (!runs)
+		return bm_fail(faults, (struct bm_fault){.code = BM_NOMEM});
+	ret = take_turns(runs, args, count, count > 1 ? STRIDE : UINT64_MAX, faults);
+	/* where one was told to stop, the others stop, too */
+	for (size_t i = 0; i < count; i++)
+		if (runs[i].sctx)
+			run_ends(&runs[i], BM_CALLBACK);
+	free(runs);
+	return ret;
+}
+
+int bm_send(const struct bm_send_args *args, struct bm_fault *fault)
+{
+	int ret = bm_send_side_by_side(args, 1, fault);
+
+	return ret < 0 ? ret : fault->code;
 }
 
 int bm_send_reads(const struct bm_send_args *args, struct bm_fault *fault)

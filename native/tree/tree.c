@@ -44,6 +44,51 @@ uint32_t bm_bin_search(const uint8_t *block, const struct bm_key *key, int *foun
 	return slot;
 }
 
+/*
+ * bm_bin_search() in a leaf where the key is most likely near the slot `from`: away from there in steps
+ * that double, until it is between two slots.
+ */
+static uint32_t search_around(const uint8_t *leaf, uint32_t from, const struct bm_key *key,
+			      int *found)
+{
+	const uint8_t *keys = leaf + BTRFS_HEADER_SIZE;
+	uint32_t low = 0, high = block_header(leaf)->nritems, step = 1;
+
+	/* keys before `low` are less, the one at `high` is not */
+	if (from < high && is_less(keys + from * BTRFS_ITEM_SIZE, key)) {
+		for (low = from + 1; low < high; step *= 2) {
+			uint32_t next = high - low < step ? high - 1 : low + step - 1;
+
+			if (!is_less(keys + next * BTRFS_ITEM_SIZE, key)) {
+				high = next;
+				break;
+			}
+			low = next + 1;
+		}
+	} else {
+		for (high = from < high ? from : high; low < high; step *= 2) {
+			uint32_t before = high < step ? 0 : high - step;
+
+			if (is_less(keys + before * BTRFS_ITEM_SIZE, key)) {
+				low = before + 1;
+				break;
+			}
+			high = before;
+		}
+	}
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (is_less(keys + middle * BTRFS_ITEM_SIZE, key))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	*found = low < block_header(leaf)->nritems &&
+		 compare_disk_key(&leaf_item(leaf, low)->key, key) == 0;
+	return low;
+}
+
 /* The read of the child at `slot`. */
 static struct bm_read read_of_child(const uint8_t *node, uint32_t slot, enum bm_read_by by,
 				    int ahead)
@@ -268,10 +313,10 @@ static int is_before(const struct bm_key *a, const struct bm_key *b)
 	return compare_keys(a->objectid, a->type, a->offset, b) < 0;
 }
 
-static const struct bm_near_leaf *leaf_near(const struct bm_near *near, const struct bm_key *key)
+static struct bm_near_leaf *leaf_near(struct bm_near *near, const struct bm_key *key)
 {
 	for (size_t i = 0; i < sizeof(near->leaves) / sizeof(near->leaves[0]); i++) {
-		const struct bm_near_leaf *leaf = &near->leaves[i];
+		struct bm_near_leaf *leaf = &near->leaves[i];
 
 		if (is_before(key, &leaf->behind) && !is_before(key, &leaf->first))
 			return leaf;
@@ -291,6 +336,7 @@ static void remember_leaf(struct bm_near *near, const struct bm_path *path)
 		return;
 	memcpy(leaf->node, path->node, sizeof(leaf->node));
 	memcpy(leaf->slot, path->slot, sizeof(leaf->slot));
+	leaf->last = path->slot[0];
 	leaf->first = to_key(&leaf_item(path->node[0], 0)->key);
 	leaf->behind = (struct bm_key){UINT64_MAX, UINT64_MAX, UINT8_MAX};
 	for (int level = 1; level < BTRFS_MAX_LEVEL && path->node[level]; level++) {
@@ -308,7 +354,7 @@ int bm_search_slot(const struct bm_root *root, const struct bm_key *key, struct 
 	struct bm_image *image = root->image;
 	/* a search that reads, or ends above the leaves, takes its own way */
 	struct bm_near *near = image->cache || path->lowest_level ? NULL : root->near;
-	const struct bm_near_leaf *leaf = near ? leaf_near(near, key) : NULL;
+	struct bm_near_leaf *leaf = near ? leaf_near(near, key) : NULL;
 	const uint8_t *block;
 	int found = 0, restart, level;
 
@@ -317,7 +363,7 @@ int bm_search_slot(const struct bm_root *root, const struct bm_key *key, struct 
 		COUNT_N(image, read_block_for_search, (uint64_t)root->level);
 		memcpy(path->node, leaf->node, sizeof(path->node));
 		memcpy(path->slot, leaf->slot, sizeof(path->slot));
-		path->slot[0] = bm_bin_search(path->node[0], key, &found);
+		path->slot[0] = leaf->last = search_around(path->node[0], leaf->last, key, &found);
 		return !found;
 	}
 again:

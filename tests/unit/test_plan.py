@@ -2,6 +2,7 @@
 """Sizes of sends without a stream, and the smallest chain of them."""
 
 import random
+import re
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 import btrfs_model as bm
 from btrfs_model.cli import cli
 from btrfs_model.native.send import Known
-from btrfs_model.questions.send.ioctl import size_of
+from btrfs_model.questions.send.ioctl import SendResult, sizes_of
 
 WAYS = ({}, {"proto": 2}, {"proto": 2, "compressed": True}, {"no_file_data": True})
 
@@ -128,12 +129,18 @@ def test_sends_that_follow_each_other(seed: int, behaviour: str) -> None:
     fs.snapshot("", "s5")
     fs.sync()
     snapshots, known = [fs.subvolume(f"s{number}") for number in range(6)], Known()
-    for snapshot, parent in product(snapshots, [None, *snapshots]):
-        for sources in ([] if parent is None else [parent], snapshots):
-            asked = fs, snapshot, parent, sources
-            together = size_of(*asked, known, behaviour=behaviour)
-            assert together.work == size_of(*asked, Known(), behaviour=behaviour).work
-            alone = bm.send(*asked, behaviour=behaviour)
+    for snapshot in snapshots:
+        asked = [
+            (snapshot, parent, sources)
+            for parent in [None, *snapshots]
+            for sources in ([] if parent is None else [parent], snapshots)
+        ]
+        for one, together in zip(
+            asked, sizes_of(fs, asked, known, behaviour=behaviour), strict=True
+        ):
+            (by_itself,) = sizes_of(fs, [one], Known(), behaviour=behaviour)
+            assert together == by_itself
+            alone = bm.send(fs, *one, behaviour=behaviour)
             assert (together.size, together.commands) == (alone.size, alone.commands)
 
 
@@ -153,10 +160,81 @@ def test_what_is_remembered_is_what_is_there(image: str, behaviour: str) -> None
             known = Known()
             for snapshot, parent in product(snapshots, [None, *snapshots] * 2):
                 for sources in ([] if parent is None else [parent], snapshots):
-                    asked = fs, snapshot, parent, sources
-                    told = [size_of(*asked, one, behaviour=behaviour, **way)
+                    asked = [(snapshot, parent, sources)]
+                    told = [sizes_of(fs, asked, one, behaviour=behaviour, **way)
                             for one in (known, None)]  # fmt: skip
                     assert told[0] == told[1]
+
+
+def with_moves(seed: int, folders: int = 4, files: int = 350) -> bm.WritableFilesystem:
+    """A filesystem with more inodes than a turn has, changed in all ways between its snapshots.
+
+    Directories move into each other, so that renames wait, and go; names are taken over.
+    """
+    choice = random.Random(seed)
+    fs = bm.create("256M", seed=seed)
+    dirs = [f"d{number}" for number in range(folders)]
+    there = [f"{folder}/f{number}" for folder in dirs for number in range(files)]
+    for folder in dirs:
+        fs.mkdir(folder)
+    for path in there:
+        fs.create(path)
+    for number in range(3):
+        for _ in range(60):
+            path, other = choice.sample(there, 2)
+            folder, target = choice.sample(dirs, 2)
+            match choice.randrange(8):
+                case 0:
+                    fs.unlink(path)
+                    there.remove(path)
+                case 1:  # over another one, whose name it takes
+                    fs.rename(path, other)
+                    there.remove(path)
+                case 2:
+                    new = f"{folder}/l{choice.randrange(10**6)}"
+                    fs.link(path, new)
+                    there.append(new)
+                case 3:
+                    fs.write(path, 4096 * choice.randrange(3), choice.randbytes(5000))
+                case 4:
+                    fs.chmod(path, 0o600)
+                case 5:
+                    fs.write(path, 0, choice.randbytes(9000))
+                    fs.clone_range(path, other, 0, 8192, 0)
+                case 6:
+                    new = f"{target}/{choice.randrange(10**6)}"
+                    fs.mkdir(new)
+                    dirs.append(new)
+                case 7 if not target.startswith(f"{folder}/"):
+                    new = f"{target}/{folder.rpartition('/')[2]}.{choice.randrange(10**6)}"
+                    fs.rename(folder, new)
+                    moved = [re.sub(rf"^{folder}(?=/|$)", new, one) for one in [*there, *dirs]]
+                    there, dirs = moved[: len(there)], moved[len(there) :]
+        fs.snapshot("", f"s{number}")
+    fs.sync()
+    return fs
+
+
+@pytest.mark.claim(
+    "Sends that take turns are those that each is by itself, byte for byte in size, with its "
+    "commands and work."
+)
+@pytest.mark.parametrize("behaviour", ["v6.18", "v6.2", "v5.10"])
+@pytest.mark.parametrize("seed", range(3))
+def test_sends_that_take_turns(seed: int, behaviour: str) -> None:
+    fs = with_moves(seed)
+    snapshots, known = [fs.subvolume(f"s{number}") for number in range(3)], Known()
+    asked = [
+        (snapshot, parent, [] if parent is None else [parent])
+        for snapshot in snapshots
+        for parent in [None, *snapshots]
+    ]
+    for one, together in zip(asked, sizes_of(fs, asked, known, behaviour=behaviour), strict=True):
+        (by_itself,) = sizes_of(fs, [one], None, behaviour=behaviour)
+        assert together == by_itself
+        stream = bm.send(fs, *one, behaviour=behaviour).data
+        assert isinstance(together, SendResult) and stream is not None
+        assert together.size == len(stream)
 
 
 def leads_up(name: str, parents: dict[str, str]) -> bool:

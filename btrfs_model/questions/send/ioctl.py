@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -266,27 +266,43 @@ def send(
     )  # fmt: skip
 
 
-def size_of(
+def sizes_of(
     fs: Filesystem,
-    snapshot: Subvolume,
-    parent: Subvolume | None,
-    clone_sources: Iterable[Subvolume],
+    sends: Iterable[tuple[Subvolume, Subvolume | None, Iterable[Subvolume]]],
     known: Known | None,
     **how: Any,
-) -> SendResult:
-    """Do as :func:`send` with ``estimate``, for one of many sends, with all blocks in memory.
+) -> list[SendResult | OSError]:
+    """Do as :func:`send` with ``estimate``, for many sends, with all blocks in memory.
 
-    `known`: what those before it found; all of one `fs`, and with the same `how`. None: nothing.
+    `sends`: of each the snapshot, the parent and the clone sources.
+    `known`: what those before them found; all of one `fs`, and with the same `how`. None: nothing.
     `how`: further arguments of :func:`send`.
-    Raises OSError, CorruptImageError: as :func:`send`.
+    Returns, for each, what it did, or the error that the kernel gives.
+    Raises CorruptImageError: when the image is broken where a send looks.
     """
-    sink = _Sink(None, keep=False)
-    request = prepare(
-        fs, snapshot, parent, clone_sources, estimate=sink.pass_over, write=sink.write, **how
-    )
-    with fs.image.lease, counting() as work:
-        commands = _send(replace(request, known=known))
-    return SendResult(None, sink.size, commands, work)
+    asked: list[tuple[_Sink, SendRequest] | OSError] = []
+    for snapshot, parent, clone_sources in sends:
+        sink = _Sink(None, keep=False)
+        try:
+            request = prepare(
+                fs, snapshot, parent, clone_sources, estimate=sink.pass_over, write=sink.write,
+                **how,
+            )  # fmt: skip
+        except OSError as error:
+            asked.append(error)
+        else:
+            asked.append((sink, replace(request, known=known)))
+    sent = iter(_side_by_side([one[1] for one in asked if not isinstance(one, OSError)]))
+    told: list[SendResult | OSError] = []
+    for one in asked:
+        if isinstance(one, OSError):
+            told.append(one)
+            continue
+        result = next(sent)
+        told.append(
+            result if isinstance(result, OSError) else SendResult(None, one[0].size, *result)
+        )
+    return told
 
 
 def prepare(
@@ -376,6 +392,24 @@ def run(request: SendRequest, cached: Iterable[int]) -> tuple[dict[str, int], Wo
 def _send(request: SendRequest) -> dict[str, int]:
     """Carry out a send; return the number of commands by name."""
     return native.send(request)
+
+
+def sends_alone(requests: Sequence[SendRequest]) -> list[tuple[dict[str, int], Work] | OSError]:
+    """Carry out one send after the other; return commands and work of each, or its error."""
+    told: list[tuple[dict[str, int], Work] | OSError] = []
+    for request in requests:
+        try:
+            with request.fs.image.lease, counting() as work:
+                told.append((_send(request), work))
+        except OSError as error:
+            told.append(error)
+    return told
+
+
+@twin("questions.send.ioctl:sends_alone")
+def _side_by_side(requests: Sequence[SendRequest]) -> list[tuple[dict[str, int], Work] | OSError]:
+    """Do the same in turns: what one send looked at is still near when the next one does."""
+    return native.side_by_side(requests)
 
 
 def reads_of_send(request: SendRequest, cached: Iterable[int]) -> NDArray[Any]:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from btrfs_model.base.counters import counting
 from btrfs_model.native import send as native
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.send.causes import PLACE, ROW
 from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from btrfs_model.base.counters import Work
     from btrfs_model.questions.send.request import SendRequest
     from btrfs_model.volume.subvolume import Subvolume
 
@@ -25,7 +29,25 @@ def send(request: SendRequest) -> dict[str, int]:
     OSError, CorruptImageError
         See :func:`btrfs_model.questions.send.ioctl.send`.
     """
-    _, counts = _call(request)
+    return _by_name(native.send(_asked(request))[1])
+
+
+def side_by_side(requests: Sequence[SendRequest]) -> list[tuple[dict[str, int], Work] | OSError]:
+    """Do as :func:`send` for each, in turns; see :func:`btrfs_model.native.send.side_by_side`."""
+    told: list[tuple[dict[str, int], Work] | OSError] = []
+    for one in native.side_by_side([_asked(request) for request in requests]):
+        if isinstance(one, OSError):
+            told.append(one)
+            continue
+        commands, counts = one
+        with counting() as work:
+            for name, times in counts.items():
+                work.count(name, times)
+        told.append((_by_name(commands), work))
+    return told
+
+
+def _by_name(counts: Sequence[int]) -> dict[str, int]:
     return {
         command.name: count for command in COMMANDS.values() if (count := counts[command.number])
     }
@@ -37,10 +59,10 @@ def walk(request: SendRequest) -> bool:
     Returns whether that could be told; False where it takes :func:`send`.
     Raises OSError, CorruptImageError: as :func:`send`.
     """
-    return _call(request, reads_only=True)[0]
+    return native.send(_asked(request), reads_only=True)[0]
 
 
-def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list[int]]:
+def _asked(request: SendRequest) -> native.Asked:
     opened = [subvolume.id for subvolume in request.clone_roots]
     if request.parent is not None:
         opened.append(request.parent.id)
@@ -51,7 +73,7 @@ def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list
         explanation.rows = np.frombuffer(rows, ROW)
         explanation.places = np.frombuffer(places, PLACE)
 
-    return native.send(
+    return native.Asked(
         request.fs.forest(opened).native,
         None if request.parent is None else _root(request.parent),
         [_root(subvolume) for subvolume in request.clone_roots],
@@ -61,7 +83,6 @@ def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list
             lambda kind, data, size: decompress(kind, data, size, sectorsize),
             None if explanation is None else explain,
         ),
-        reads_only=reads_only,
         known=request.known,
         send_root=request.snapshot.id,
         behaviour=request.behaviour.bits,

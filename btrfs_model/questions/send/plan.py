@@ -23,7 +23,7 @@ from btrfs_model.limits import Limits
 from btrfs_model.native.lease import exclusive
 from btrfs_model.native.send import Known
 from btrfs_model.patches import KERNEL
-from btrfs_model.questions.send.ioctl import size_of
+from btrfs_model.questions.send.ioctl import SendResult, sizes_of
 from btrfs_model.volume.filesystem import Filesystem, opening
 
 if TYPE_CHECKING:
@@ -182,24 +182,27 @@ _Send = tuple["Subvolume", "Subvolume | None", "list[Subvolume]"]
 """What is sent, from which parent, with which clone sources."""
 
 
-def _sends(ordered: Sequence[Subvolume], *, clones: bool) -> Iterator[_Send]:
-    """Yield all sends between snapshots, which are in the order of their age."""
+def _sends(ordered: Sequence[Subvolume], *, clones: bool) -> Iterator[list[_Send]]:
+    """Yield all sends of each snapshot; they are in the order of their age."""
     for age, snapshot in enumerate(ordered):
+        sends: list[_Send] = []
         for parent in (None, *(one for one in ordered if one is not snapshot)):
             base = [] if parent is None else [parent]
-            yield snapshot, parent, base
+            sends.append((snapshot, parent, base))
             if clones and (further := [one for one in ordered[:age] if one is not parent]):
-                yield snapshot, parent, [*base, *further]
+                sends.append((snapshot, parent, [*base, *further]))
+        yield sends
 
 
 def _rows(
-    fs: Filesystem, sends: Iterable[_Send], how: Mapping[str, Any], machine: str | Machine | None
-) -> list[dict[str, Any]]:
+    fs: Filesystem, sends: Iterable[list[_Send]], how: Mapping[str, Any],
+    machine: str | Machine | None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Look at all sends; each thread has the files open for itself, where there are files."""
     opened = fs.image.opened
     if opened is None:
         known = Known()
-        return [_row(fs, known, one, how, machine) for one in sends]
+        return [row for some in sends for row in _rows_of(fs, known, some, how, machine)]
     threads, (paths, options) = os.cpu_count() or 1, opened
     with ExitStack() as stack:
         idle = SimpleQueue[tuple[Filesystem, Known]]()
@@ -207,27 +210,34 @@ def _rows(
             idle.put((stack.enter_context(Filesystem.open(paths, **options)), Known()))
         pool = stack.enter_context(ThreadPoolExecutor(threads))
 
-        def look(one: _Send) -> dict[str, Any]:
+        def look(some: list[_Send]) -> list[dict[str, Any]]:
             mine, known = idle.get()
             try:
                 # what is asked for belongs to the filesystem of another thread
-                snapshot, parent, sources = one
-                asked = (
-                    mine.subvolume(snapshot.id),
-                    None if parent is None else mine.subvolume(parent.id),
-                    [mine.subvolume(each.id) for each in sources],
-                )
-                return _row(mine, known, asked, how, machine)
+                asked = [
+                    (
+                        mine.subvolume(snapshot.id),
+                        None if parent is None else mine.subvolume(parent.id),
+                        [mine.subvolume(each.id) for each in sources],
+                    )
+                    for snapshot, parent, sources in some
+                ]
+                return _rows_of(mine, known, asked, how, machine)
             finally:
                 idle.put((mine, known))
 
-        return list(pool.map(look, sends))
+        return [row for rows in pool.map(look, sends) for row in rows]
 
 
-def _row(
-    fs: Filesystem, known: Known, asked: _Send, how: Mapping[str, Any],
+def _rows_of(
+    fs: Filesystem, known: Known, sends: Sequence[_Send], how: Mapping[str, Any],
     machine: str | Machine | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> list[dict[str, Any]]:  # fmt: skip
+    told = sizes_of(fs, sends, known, **how)
+    return [_row(asked, sent, machine) for asked, sent in zip(sends, told, strict=True)]
+
+
+def _row(asked: _Send, sent: SendResult | OSError, machine: str | Machine | None) -> dict[str, Any]:
     snapshot, parent, sources = asked
     row: dict[str, Any] = {
         "snapshot": snapshot.path, "parent": "" if parent is None else parent.path,
@@ -235,10 +245,8 @@ def _row(
         "low": None, "high": None, "needs": "" if parent is None else _sent_uuid(parent),
         "refused": "",
     }  # fmt: skip
-    try:
-        sent = size_of(fs, snapshot, parent, sources, known, **how)
-    except OSError as error:
-        return {**row, "refused": error.strerror or str(error)}
+    if isinstance(sent, OSError):
+        return {**row, "refused": sent.strerror or str(sent)}
     time = sent.time(machine)
     return {
         **row,
