@@ -234,10 +234,15 @@ class Filesystem:
         if open_now not in kept:
             if len(kept) >= _KEPT:
                 kept.clear()
-            trees = {root.id: root.tree(self.image) for root in self.root_items}
-            trees[int(ObjectId.ROOT_TREE)] = self.root_tree
-            kept[open_now] = Forest(self.image, trees, open_now)
+            kept[open_now] = Forest(self.image, self._trees_of_forests, open_now)
         return kept[open_now]
+
+    @cached_property
+    def _trees_of_forests(self) -> dict[int, Tree]:
+        """The trees of each of :attr:`_forests`."""
+        trees = {root.id: root.tree(self.image) for root in self.root_items}
+        trees[int(ObjectId.ROOT_TREE)] = self.root_tree
+        return trees
 
     @exclusive
     def tree(self, objectid: int) -> Tree:

@@ -282,7 +282,7 @@ int gen_unique_name(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs
 		size_t size;
 		int ret;
 
-		/* a send makes so many of them that snprintf() shows */
+		/* a send makes so many of them that a formatter would show */
 		*end = '-';
 		end = put_number(end + 1, gen);
 		*end = '-';

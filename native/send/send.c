@@ -400,8 +400,8 @@ static void find_run(struct send_ctx *sctx, struct bm_run *run)
 	rows[pair->count++] = row;
 }
 
-/* btrfs_compare_trees() up to a key of the inode `until`: 1, or 0 at the end. */
-static int compare_trees(struct send_ctx *sctx, uint64_t until)
+/* Compare both trees up to a key of the inode `until`: 1, or 0 at the end. */
+static int btrfs_compare_trees(struct send_ctx *sctx, uint64_t until)
 {
 	struct bm_step step;
 	struct bm_run run;
@@ -440,7 +440,7 @@ struct bm_path full_send_path(const struct send_ctx *sctx)
 	return path;
 }
 
-/* full_send_tree() up to a key of the inode `until`: 1, or 0 at the end. */
+/* Go over all of the tree up to a key of the inode `until`: 1, or 0 at the end. */
 static int full_send_tree(struct send_ctx *sctx, uint64_t until)
 {
 	struct bm_path *path = &sctx->walk;
@@ -595,7 +595,7 @@ static int run_starts(struct running_send *run, const struct bm_send_args *args,
 static int run_goes_on(struct running_send *run, uint64_t until)
 {
 	struct send_ctx *sctx = run->sctx;
-	int ret = has_parent(sctx) ? compare_trees(sctx, until) : full_send_tree(sctx, until);
+	int ret = has_parent(sctx) ? btrfs_compare_trees(sctx, until) : full_send_tree(sctx, until);
 
 	if (!ret)
 		ret = end_send(sctx);

@@ -218,11 +218,7 @@ static inline bool has_parent(const struct send_ctx *sctx)
 int send_ctx_init(struct send_ctx *sctx, const struct bm_send_args *args, struct bm_fault *fault);
 void send_ctx_deinit(struct send_ctx *sctx);
 /* A path for a search. */
-static inline struct bm_path alloc_path_for_send(const struct send_ctx *sctx)
-{
-	return (struct bm_path){.restart = !TOGGLE(sctx, SEARCH_NO_RESTART),
-				.reada_missing = !TOGGLE(sctx, READA_ALWAYS_CACHED)};
-}
+struct bm_path alloc_path_for_send(const struct send_ctx *sctx);
 /* Fail as the kernel would, with an errno. */
 int send_errno(struct send_ctx *sctx, int error);
 /* Fail because the item that the search of `path` ended at is not as it must be. */
@@ -231,25 +227,12 @@ int send_bad_item(struct send_ctx *sctx, int code, const uint8_t *leaf, uint32_t
 /* The item that the walk stands on. */
 struct bm_send_item walk_item(const struct send_ctx *sctx);
 /* Commands from here on are sent by this rule, about that inode, because of that item. */
-static inline void because(struct send_ctx *sctx, enum bm_send_cause cause, uint64_t ino,
-			   struct bm_send_item item)
-{
-	if (sctx->args->explained)
-		sctx->why = (struct bm_send_why){.inode = ino, .item = item, .cause = cause};
-}
+void because(struct send_ctx *sctx, enum bm_send_cause cause, uint64_t ino,
+	     struct bm_send_item item);
 /* .. about the current inode, because of its inode item. */
-static inline void because_inode(struct send_ctx *sctx, enum bm_send_cause cause)
-{
-	because(sctx, cause, sctx->cur_ino,
-		(struct bm_send_item){.objectid = sctx->cur_ino,
-				      .type = BTRFS_INODE_ITEM_KEY,
-				      .change = (uint8_t)sctx->inode_change});
-}
+void because_inode(struct send_ctx *sctx, enum bm_send_cause cause);
 /* .. by another rule, for the same reason otherwise. */
-static inline void because_of_rule(struct send_ctx *sctx, enum bm_send_cause cause)
-{
-	sctx->why.cause = cause;
-}
+void because_of_rule(struct send_ctx *sctx, enum bm_send_cause cause);
 /* Add an entry of malloc'ed memory, or fail where there is none. */
 int lru_add(struct send_ctx *sctx, struct lru_cache *cache, struct lru_entry *entry, uint64_t key,
 	    uint64_t generation);

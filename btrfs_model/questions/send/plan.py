@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.machine import Machine, chosen
 from btrfs_model.limits import Limits
 from btrfs_model.native.lease import exclusive
 from btrfs_model.native.send import Known
@@ -131,7 +131,7 @@ def plan(
     has = _of_target(target)
     how: dict[str, Any] = {"behaviour": behaviour, "limits": limits, "proto": proto,
                            "compressed": compressed}  # fmt: skip
-    rows = _rows(fs, _sends(ordered, clones=clones), how, machine)
+    rows = _rows(fs, _sends(ordered, clones=clones), how, chosen(machine))
     table = pd.DataFrame(rows)
     table["refused"] = [
         row["refused"] or (_missing(row["needs"], has, ordered) if row["needs"] else "")
@@ -140,8 +140,8 @@ def plan(
     can = table[table["refused"] == ""].groupby("snapshot", sort=False)["bytes"]
     table["cheapest"] = table.index.isin(can.idxmin())
     there = [one.path for one in ordered if has.get(_sent_uuid(one))]
-    chosen = _chain(table, [one.path for one in ordered], there, only_older=clones)
-    chain = table.loc[chosen].drop(columns="cheapest").reset_index(drop=True)
+    picked = _chain(table, [one.path for one in ordered], there, only_older=clones)
+    chain = table.loc[picked].drop(columns="cheapest").reset_index(drop=True)
     return Plan(table.astype(_COLUMNS), chain.astype(
         {name: kind for name, kind in _COLUMNS.items() if name != "cheapest"}), there)  # fmt: skip
 
@@ -196,7 +196,7 @@ def _sends(ordered: Sequence[Subvolume], *, clones: bool) -> Iterator[list[_Send
 
 def _rows(
     fs: Filesystem, sends: Iterable[list[_Send]], how: Mapping[str, Any],
-    machine: str | Machine | None,
+    machine: Machine,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Look at all sends; each thread has the files open for itself, where there are files."""
     opened = fs.image.opened
@@ -231,13 +231,13 @@ def _rows(
 
 def _rows_of(
     fs: Filesystem, known: Known, sends: Sequence[_Send], how: Mapping[str, Any],
-    machine: str | Machine | None,
+    machine: Machine,
 ) -> list[dict[str, Any]]:  # fmt: skip
     told = sizes_of(fs, sends, known, **how)
     return [_row(asked, sent, machine) for asked, sent in zip(sends, told, strict=True)]
 
 
-def _row(asked: _Send, sent: SendResult | OSError, machine: str | Machine | None) -> dict[str, Any]:
+def _row(asked: _Send, sent: SendResult | OSError, machine: Machine) -> dict[str, Any]:
     snapshot, parent, sources = asked
     row: dict[str, Any] = {
         "snapshot": snapshot.path, "parent": "" if parent is None else parent.path,
