@@ -520,6 +520,13 @@ class Patch(StrEnum):
         "once any block on the way up has two parents the cache of the path is left alone, and "
         "filled afterwards for the levels below",
     )
+    LOG_COMMIT_ERROR = (
+        "log-commit-error", "5cce1780dc47", "6.3",
+        "btrfs: use a negative value for BTRFS_LOG_FORCE_COMMIT",
+        "a new name that cannot be logged, for a directory that moved had it, marks the log for a "
+        "full commit; before, what is logged next is synced without it",
+        Asked.PYTHON,
+    )
     LOG_FIRST_INDEX = (
         "log-first-index", "fa4b8cb17380", "6.4",
         "btrfs: avoid iterating over all indexes when logging directory",
@@ -895,6 +902,7 @@ _NEEDS: Final[dict[Patch, tuple[Patch, ...]]] = {
     # that is what waits: indexes of this transaction, which are logged outside of the lock
     Patch.LOG_DELAYED_ITEMS: (Patch.LOG_SKIP_OLD_DIR_ITEMS, Patch.LOG_CONFLICT_LIST),
     Patch.LOG_CONFLICT_LIST: (Patch.LOG_SYMLINKS_FULL,),
+    Patch.LOG_COMMIT_ERROR: (Patch.LOG_CONFLICT_LIST,),
     Patch.LOG_FIRST_INDEX: (Patch.LOG_DELAYED_ITEMS,),
     Patch.LOG_NEW_DENTRIES: (Patch.LOG_FIRST_INDEX,),
     Patch.LOG_NO_LINKS: (Patch.LOG_CONFLICT_LIST,),

@@ -229,20 +229,22 @@ def test_states_are_mounted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FINDINGS: dict[str, tuple[Steps, set[str]]] = {
     "one-name": ([["rename", "A/bar", "B/new"], ["fsync", "B"]],
-                 {"v6.1", "v6.18.44", "v7.2"}),
+                 {"v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
     "fsync-taken-names": ([["rename", "A/bar", "A/foo"], ["fsync", "B/foo"]],
-                          {"v5.10", "v6.1", "v6.18.44", "v7.2"}),
+                          {"v5.10", "v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
     "inode": ([["exchange", "A", "B"], ["fsync", "A"]], {"v5.10", "v6.1"}),
     "inode exchanged": ([["exchange", "A/bar", "B/foo"], ["link", "A/foo", "B/D/new"],
-                         ["fsync", "B/D"]], {"v6.1", "v6.18.44", "v7.2"}),
+                         ["fsync", "B/D"]], {"v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
     "inode-unlinked": ([["link", "A/bar", "B/new"], ["unlink", "A/bar"], ["fsync", "A"]],
-                       {"v5.10", "v6.1", "v6.18.44", "v7.2"}),
+                       {"v5.10", "v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
+    "inode moved": ([["rename", "A/bar", "A/foo"], ["fsync", "A/foo"],
+                     ["exchange", "A/foo", "B/D"], ["fsync", "B/D"]], {"v6.1", "v6.1.192"}),
 }  # fmt: skip
 """The table of docs/findings.md: a sequence that breaks a rule, and on which kernels."""
 
 
 @pytest.mark.claim("Which kernels break which promise, as docs/findings.md has it.")
-@pytest.mark.parametrize("kernel", ["v5.10", "v5.15", "v6.1", "v6.18.44", "v7.2"])
+@pytest.mark.parametrize("kernel", ["v5.10", "v5.15", "v6.1", "v6.1.192", "v6.18.44", "v7.2"])
 def test_findings(kernel: str) -> None:
     sequences = [steps for steps, _ in FINDINGS.values()]
     found = Small(bm.Behaviour.parse(kernel)).judge(enumerate(sequences))
@@ -281,12 +283,15 @@ TAKEN_AWAY: dict[str, tuple[Steps, str]] = {
     "log-new-name-unsynced": (
         [["mkdir", "A/new"], ["chmod", "A/foo", 0o600], ["fsync", "A/foo"],
          ["link", "A/foo", "A/new/new"], ["fsync", "A"]], "fsync-entries"),
+    "log-commit-error": (
+        [["rename", "A/bar", "A/foo"], ["fsync", "A/foo"], ["exchange", "A/foo", "B/D"],
+         ["fsync", "B/D"]], "inode"),
     "log-old-conflicts": ([["exchange", "A", "B"], ["fsync", "A"]], "inode"),
 }  # fmt: skip
 
 
 @pytest.mark.claim(
-    "Four fixes of the log, of 5.13 to 6.19, are found again: with the toggle taken away a "
+    "Five fixes of the log, of 5.13 to 6.19, are found again: with the toggle taken away a "
     "sequence breaks a promise that it keeps with it."
 )
 @pytest.mark.parametrize("name", TAKEN_AWAY)

@@ -18,6 +18,8 @@ SHOWN: dict[str, Steps] = {
     "log-delayed-items": [["exchange", "A/foo", "A/bar"], ["fsync", "B/foo"]],
     "log-no-links": [["mkdir", "A/new"], ["fsync", "A"], ["rename", "A/foo", "A/bar"],
                      ["fsync", "A/bar"]],
+    "log-commit-error": [["rename", "A/bar", "A/foo"], ["fsync", "A/foo"],
+                         ["exchange", "A/foo", "B/D"], ["fsync", "B/D"]],
     "log-otime": [["fallocate", "A/bar", 0, 0, 8192], ["fsync", "A/bar"]],
     "log-replay-dir-times": [["exchange", "A", "B"], ["fsync", "A"]],
     "log-new-name-refs": [["symlink", "foo", "A/new"], ["fsync", "A"],
@@ -33,7 +35,7 @@ SHOWN: dict[str, Steps] = {
 
 
 @pytest.mark.claim(
-    "Each of 13 toggles of the log, from 5.13 to 7.0, is shown by a sequence of at most three "
+    "Each of 14 toggles of the log, from 5.13 to 7.0, is shown by a sequence of at most three "
     "operations of `verify sequences`: the model without it has another log, or another outcome "
     "of an fsync or replay."
 )

@@ -379,7 +379,7 @@ def _check_moved(fs: Mount, inode: LiveInode) -> None:
     """
     moved = inode.is_dir and inode.log.last_unlink_trans >= fs.transid
     if moved and Patch.LOG_MOVED_CONFLICTS in fs.behaviour:
-        raise ForceCommit
+        raise ForceCommit(is_error=Patch.LOG_COMMIT_ERROR in fs.behaviour)
 
 
 def get_inode(fs: Mount, root: int, ino: int) -> LiveInode | None:

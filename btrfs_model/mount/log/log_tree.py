@@ -36,7 +36,14 @@ TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 
 
 class ForceCommit(Exception):  # noqa: N818 - not an error: a way to go on
-    """The log cannot say what has to be said: a commit must (``BTRFS_LOG_FORCE_COMMIT``)."""
+    """The log cannot say what has to be said: a commit must (``BTRFS_LOG_FORCE_COMMIT``).
+
+    `is_error`: whether it marks the log, so that whoever syncs it makes a commit.
+    """
+
+    def __init__(self, *, is_error: bool = True) -> None:
+        super().__init__()
+        self.is_error = is_error
 
 
 class Overridden(NamedTuple):

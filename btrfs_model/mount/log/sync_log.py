@@ -136,7 +136,11 @@ def _log_inode_parent(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: b
         start_log(fs, inode.root)
         try:
             _log_with_parents(fs, inode, ctx, exists)
-        except (OSError, ForceCommit):
+        except ForceCommit as forced:
+            if forced.is_error:
+                set_full_commit(fs)
+            raise
+        except OSError:
             set_full_commit(fs)
             raise ForceCommit from None
     return True
