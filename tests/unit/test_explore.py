@@ -239,9 +239,6 @@ def test_map_of_a_crash(show: Any, tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------- folders and files --
 
-ROWS = """[...document.querySelectorAll('#shown tbody tr')].map(row =>
-    [...row.cells].map(cell => cell.textContent))"""
-
 
 def all_rows(one: Shown) -> list[list[str]]:
     """The rows of a table that grows."""
