@@ -25,7 +25,7 @@ print(
 try:
     bm.open(path).read_file("", "letter0")
 except (bm.BtrfsModelError, OSError) as error:
-    print(error)
+    print(str(error).partition(": ")[2])
 
 # %% [markdown]
 # A tree block begins with a header of 101 bytes, little endian: checksum (32 bytes), fsid (16), own
