@@ -30,11 +30,16 @@ class Answers:
 
     names: Mapping[str, Any]
 
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return a function of the notebook."""
+        found: Callable[..., Any] | None = self.names.get(name)
+        if not callable(found):
+            raise NoAnswerError(f"there is no function {name}")
+        return found
+
     def __call__(self, name: str, *arguments: object) -> Any:
         """Return what a function returns; it has to be something."""
-        if name not in self.names:
-            raise NoAnswerError(f"there is no {name}")
-        if (said := self.names[name](*arguments)) is None:
+        if (said := self.function(name)(*arguments)) is None:
             raise NoAnswerError("it returns nothing")
         return said
 

@@ -72,7 +72,10 @@ def grade_notebook(
     nothing = grade(name, {})
     cell.source = _LAST.format(name=name, seed=seed)
     try:
-        return _run(notebook, cell, seconds)
+        table = _run(notebook, cell, seconds)
+        if table is not None:
+            return table
+        problem = "the checks could not be run after its cells"
     except CellTimeoutError:
         problem = f"a cell takes longer than {seconds} seconds"
     except DeadKernelError:
@@ -80,8 +83,8 @@ def grade_notebook(
     return nothing.assign(problem=problem)
 
 
-def _run(notebook: NotebookNode, last: NotebookNode, seconds: int) -> pd.DataFrame:
-    """Run the cells; return the table that the last one prints."""
+def _run(notebook: NotebookNode, last: NotebookNode, seconds: int) -> pd.DataFrame | None:
+    """Run the cells; return the table that the last one prints, None where it prints none."""
     import pandas as pd
     from nbclient import NotebookClient
 
@@ -94,6 +97,8 @@ def _run(notebook: NotebookNode, last: NotebookNode, seconds: int) -> pd.DataFra
             resources={"metadata": {"path": folder}},
         ).execute(stderr=subprocess.DEVNULL)  # what a kernel says of its ports
     text = "".join(one.get("text", "") for one in last.outputs)
-    line = next(one for one in text.splitlines() if one.startswith("graded "))
-    told = json.loads(line.removeprefix("graded "))
+    lines = [one for one in text.splitlines() if one.startswith("graded ")]
+    if not lines:
+        return None
+    told = json.loads(lines[-1].removeprefix("graded "))
     return pd.DataFrame(told["data"], columns=told["columns"])

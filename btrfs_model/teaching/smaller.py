@@ -58,7 +58,7 @@ def _sent(save: Callable[..., object], choice: random.Random) -> tuple[int, int,
 
 def _times_smaller(answers: Answers, choice: random.Random, times: int) -> str | None:
     for _ in range(3):
-        slow, size, problem = _sent(answers.names["save"], choice)
+        slow, size, problem = _sent(answers.function("save"), choice)
         if problem:
             return problem
         if size * times > slow:
@@ -70,7 +70,7 @@ def _times_smaller(answers: Answers, choice: random.Random, times: int) -> str |
 def right(answers: Answers, choice: random.Random) -> str | None:
     """``save(fs, path, content)`` leaves the file with its new content, and no other."""
     for _ in range(3):
-        if problem := _sent(answers.names["save"], choice)[2]:
+        if problem := _sent(answers.function("save"), choice)[2]:
             return problem
     return None
 

@@ -143,6 +143,8 @@ def test_what_students_hand_in(tmp_path: Path) -> None:
     assert set(grade_notebook(forever, seconds=10)["problem"]) == {
         "a cell takes longer than 10 seconds"
     }
+    silent = handed_in("smaller", tmp_path / "silent.ipynb", "print = None")
+    assert set(grade_notebook(silent)["problem"]) == {"the checks could not be run after its cells"}
     dead = handed_in("smaller", tmp_path / "dead.ipynb", "import os; os._exit(1)")
     assert set(grade_notebook(dead)["problem"]) == {"Python died"}
 
