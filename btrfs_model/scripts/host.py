@@ -13,22 +13,29 @@ import functools
 import os
 import platform
 import resource
+import select
 import shutil
 import stat
 import struct
 import subprocess
 import tempfile
+import time
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.scripts.program import HelpAsked, Program, UsageError, programs, say
+from btrfs_model.scripts.special import SPECIAL
 from btrfs_model.shell.state import UnknownError
+from btrfs_model.shell.streams import KILLED, Endless, Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
+    from btrfs_model.shell.streams import Stream
 
 FILTERS: Final = frozenset({
     "awk",
@@ -44,6 +51,8 @@ _MEMORY: Final = 4 << 30
 _OUTPUT: Final = 1 << 30
 _COPIED: Final = 1 << 30
 _NOBODY: Final = 65534
+_PIPE: Final = 1 << 16
+_ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/", "TZ": "UTC"}
 
 
 @functools.cache
@@ -100,6 +109,14 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
     """
     program = shutil.which(name, path="/usr/bin:/bin")
     assert program is not None
+    if (one := _endless(computer, shell, arguments)) is not None:
+        running = _Running(computer, name, program, arguments, one)
+        output = shell.files[1]
+        if isinstance(output, Pipe):
+            return output.hand_over(running)
+        output.write(running.read())
+        shell.files[2].write(running.close())
+        return running.status
     with tempfile.TemporaryDirectory(prefix="script-") as folder:
         words = [_copied(computer, folder, one) for one in arguments]
         source = shell.files[0]
@@ -113,7 +130,7 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
                 given.seek(0)
                 ran = subprocess.run(
                     [name, *words], executable=program, stdin=given, capture_output=True, cwd=here,
-                    env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/", "TZ": "UTC"},
+                    env=_ENVIRONMENT,
                     preexec_fn=_shut_in(folder), timeout=_SECONDS,
                 )  # fmt: skip
                 if not os.lseek(given.fileno(), 0, os.SEEK_CUR) and hasattr(source, "at"):
@@ -130,6 +147,124 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
     return ran.returncode if ran.returncode >= 0 else 128 - ran.returncode
 
 
+def _endless(computer: Computer, shell: Shell, arguments: list[str]) -> Stream | None:
+    """Return what a filter reads where that has no end: a device, or its input."""
+    named = [one for one in arguments if one in SPECIAL and one != "/dev/null"]
+    streams = [stream for one in named if (stream := computer.open(one, "r")).endless]
+    if streams:
+        return streams[0]
+    reads = _reads_input(arguments) or not any(
+        (seen := computer.stat(one)) is not None and seen.is_file for one in arguments
+    )
+    return shell.files[0] if shell.files[0].endless and reads else None
+
+
+class _Running(Endless):
+    """A filter whose input has no end: it runs as far as what it writes is read.
+
+    `source`: what it reads, by its standard input, or by a named pipe that stands for a device.
+    """
+
+    def __init__(
+        self, computer: Computer, name: str, program: str, arguments: list[str], source: Stream
+    ) -> None:
+        super().__init__(name, self._written)
+        self._source, self._waiting = source, b""
+        self._folder = tempfile.TemporaryDirectory(prefix="script-")
+        folder = self._folder.name
+        Path(folder).chmod(0o755)
+        pipe, words = Path(folder, "endless"), []
+        for one in arguments:
+            words.append(str(pipe) if one in SPECIAL and one != "/dev/null"
+                         else _copied(computer, folder, one))  # fmt: skip
+        named = str(pipe) in words
+        self._names = {str(pipe).encode(): one.encode() for one in arguments if one in SPECIAL}
+        self._names[folder.encode()] = b""
+        if named:
+            os.mkfifo(pipe, 0o666)
+            pipe.chmod(0o666)
+        here = Path(folder + computer.cwd)
+        here.mkdir(parents=True, exist_ok=True)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - until close()
+        try:
+            self._process = subprocess.Popen(
+                [name, *words], executable=program, cwd=here, env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL if named else subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=self._errors, bufsize=0, preexec_fn=_shut_in(folder),
+            )  # fmt: skip
+        except subprocess.SubprocessError as error:
+            raise UnknownError(f"{name}: {why_not() or error}") from error
+        weakref.finalize(self, _end, self._process)
+        assert self._process.stdout is not None
+        self._out = self._process.stdout.fileno()
+        if named:
+            # with a reader of its own the pipe opens, whatever the filter does
+            self._in = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+            weakref.finalize(self, os.close, self._in)
+        else:
+            assert self._process.stdin is not None
+            self._in = self._process.stdin.fileno()
+            os.set_blocking(self._in, False)
+        self._feeds, self._ended = True, False
+
+    def _written(self) -> bytes:
+        """Give the filter what it reads until it writes something; nothing at its end."""
+        until = time.monotonic() + _SECONDS
+        while time.monotonic() < until:
+            readable, writable, _ = select.select(
+                [self._out], [self._in] if self._feeds else [], [], 1
+            )
+            if readable:
+                data = os.read(self._out, _PIPE)
+                self._ended = not data
+                return self._shown(data)
+            if writable:
+                self._feed()
+        raise UnknownError(f"{self.name}: it wrote nothing for {_SECONDS} s")
+
+    def _feed(self) -> None:
+        if not self._waiting:
+            self._waiting = self._source.read(_PIPE)
+        try:
+            done = os.write(self._in, self._waiting) if self._waiting else 0
+        except BrokenPipeError:
+            done = 0
+        self._waiting = self._waiting[done:]
+        if not done:
+            # nobody reads, or there is nothing more
+            self._feeds = False
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    def close(self) -> bytes:
+        """Let the filter end as one that writes to nobody; return what it said."""
+        if self._process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                # what has written all ends by itself
+                self._process.wait(None if self._ended else 0.1)
+        _end(self._process)
+        code = self._process.returncode
+        self.status = code if code >= 0 else KILLED
+        self._errors.seek(0)
+        told = self._shown(self._errors.read())
+        self._folder.cleanup()
+        return told
+
+    def _shown(self, data: bytes) -> bytes:
+        """Return what is written with the names that the script knows."""
+        for there, here in self._names.items():
+            data = data.replace(there, here)
+        return data
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for file in (process.stdin, process.stdout):
+        if file is not None:
+            file.close()
+
+
 def _reads_input(arguments: list[str]) -> bool:
     return "-" in arguments or "/dev/stdin" in arguments
 
@@ -138,8 +273,6 @@ def _copied(computer: Computer, folder: str, word: str) -> str:
     """Copy a file that an argument names into the folder; return the word for it there."""
     if not word or word.startswith("-") or "\n" in word or word in ("/dev/null", "/dev/stdin"):
         return word
-    if word in ("/dev/zero", "/dev/urandom", "/dev/random"):
-        raise UnknownError(f"{word} has no end: read so many bytes of it (head -c, dd)")
     seen = computer.stat(word)
     if seen is not None and seen.is_dir and not word.startswith("/"):
         Path(folder + computer.absolute(word)).mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from btrfs_model.shell.state import (
     ShellError,
     UnknownError,
 )
-from btrfs_model.shell.streams import Sink, Source
+from btrfs_model.shell.streams import KILLED, Pipe, Sink, Source
 
 if TYPE_CHECKING:
     from btrfs_model.shell.expansion.words import Emit
@@ -384,21 +384,23 @@ def _pipeline(node: Node) -> Run:
     line = line_of(node)
 
     def pipeline(shell: Shell) -> tuple[int, list[int]]:
-        data: bytes | None = None
+        pipes = [Pipe() for _ in runs[1:]]
         statuses = []
         for at, run in enumerate(runs):
             inner = shell.copy()
-            if data is not None:
-                inner.files[0] = Source(data)
-            sink = None
+            if at:
+                inner.files[0] = pipes[at - 1].reader()
             if at + 1 < len(runs):
-                sink = inner.files[1] = Sink()
+                inner.files[1] = pipes[at]
                 if takes_errors[at]:
-                    inner.files[2] = sink
+                    inner.files[2] = pipes[at]
             inner.conditions = shell.conditions
             statuses.append(subshell(inner, run))
-            if sink is not None:
-                data = bytes(sink.data)
+        # a program without an end had its turn while the one behind it read
+        for at, pipe in reversed(list(enumerate(pipes))):
+            if pipe.rest is not None:
+                shell.files[2].write(pipe.rest.close())
+                statuses[at] = pipe.rest.status if statuses[at] == KILLED else statuses[at]
         status = statuses[-1]
         if "pipefail" in shell.options:
             status = next((one for one in reversed(statuses) if one), 0)

@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterator
 from typing import Final
+
+from btrfs_model.shell.state import UnknownError
 
 _LIMIT: Final = 1 << 30
 """Bytes that a pipe or an output holds at most."""
+_PIECE: Final = 1 << 20
+_ENDLESS: Final = 1 << 26
+"""Bytes of a program that does not seem to end."""
 
 
 class Stream:
@@ -20,6 +26,11 @@ class Stream:
     def read(self, size: int = -1) -> bytes:
         """Read up to so many bytes, or all; none at the end."""
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all that is left; UnknownError where that has no end."""
+        while piece := self.read(-1 if self.endless else _PIECE):
+            yield piece
 
     def read_line(self, end: int = 10) -> bytes:
         """Read up to a byte and with it; less at the end."""
@@ -65,6 +76,83 @@ class Sink(Stream):
         if len(self.data) + len(data) > _LIMIT:
             raise OSError(errno.ENOSPC, f"more than {_LIMIT} bytes of output")
         self.data += data
+
+
+class Pipe(Sink):
+    """What a program writes for the next one."""
+
+    rest: Endless | None = None
+
+    def hand_over(self, rest: Endless) -> int:
+        """Let the next program read what comes from here on; return the status of this one.
+
+        A program that writes without an end gives what it writes so: the next one reads as much as
+        it needs, and then the first dies of a signal.
+        """
+        if self.rest is None:
+            rest.begin_with(bytes(self.data))
+            self.rest = rest
+        return KILLED
+
+    def write(self, data: bytes) -> None:
+        """Append, where somebody reads it still."""
+        if self.rest is None:
+            super().write(data)
+
+    def reader(self) -> Stream:
+        """Return what the next program reads."""
+        return self.rest or Source(bytes(self.data))
+
+
+KILLED: Final = 128 + 13
+"""The status of a program that wrote to a pipe that nobody reads (SIGPIPE)."""
+
+
+class Endless(Stream):
+    """What a program writes without an end, made piece by piece as it is read.
+
+    `status`: what the program ended with.
+    """
+
+    endless = True
+    status = KILLED
+
+    def __init__(self, name: str, make: Callable[[], bytes]) -> None:
+        self.name, self._make = name, make
+        self._piece, self._at = b"", 0
+
+    def begin_with(self, data: bytes) -> None:
+        """Let some bytes come first."""
+        self._piece = data
+
+    def _more(self) -> bool:
+        """Add a piece to what is left; return whether there is one."""
+        piece = self._make()
+        self._piece, self._at = self._piece[self._at :] + piece, 0
+        return bool(piece)
+
+    def _left(self) -> int:
+        return len(self._piece) - self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Read so many bytes; all of them where the program ends by itself."""
+        while (size < 0 or self._left() < size) and self._more():
+            if size < 0 and self._left() > _ENDLESS:
+                raise UnknownError(f"{self.name} has no end: read a part of it (head -c, dd)")
+        end = len(self._piece) if size < 0 else self._at + size
+        found = self._piece[self._at : end]
+        self._at += len(found)
+        return found
+
+    def read_line(self, end: int = 10) -> bytes:
+        """Read up to a byte and with it."""
+        while (found := self._piece.find(end, self._at)) < 0 and self._more():
+            pass
+        return self.read(self._left() if found < 0 else found + 1 - self._at)
+
+    def close(self) -> bytes:
+        """Let the program end; return what it said of errors."""
+        return b""
 
 
 class Null(Stream):

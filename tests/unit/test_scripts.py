@@ -150,11 +150,34 @@ def test_one_line_with_file_and_line(tmp_path: Path, name: str, text: str, told:
         ("coproc cat\n", "CoprocClause: this construct of bash is not known"),
         ("while :; do :; done\n", "the script ran for too many commands"),
         ("cat /dev/zero\n", "/dev/zero has no end"),
+        ("yes\n", "yes has no end"),
+        ("yes | wc -l\n", "yes has no end"),
     ],
 )  # fmt: skip
 def test_what_is_not_known(text: str, told: str) -> None:
     with pytest.raises(BtrfsModelError, match=told):
         bm.script(text, steps=10_000)
+
+
+def test_dd_writes_until_the_filesystem_is_full() -> None:
+    # as on Linux 6.18, with the times that are none here
+    result = bm.script(
+        "mkfs.btrfs -q /dev/sdb; mount /dev/sdb /mnt/b\n"
+        "dd if=/dev/zero of=/mnt/b/f bs=1M; echo $?; stat -c %s /mnt/b/f\n"
+        "dd if=/dev/zero of=/mnt/b/f bs=3000000 conv=notrunc status=noxfer\n",
+        size=200 << 20,
+    )
+    assert result.output.decode().splitlines() == [
+        "dd: error writing '/mnt/b/f': No space left on device",
+        "120+0 records in",
+        "119+0 records out",
+        "124780544 bytes (125 MB, 119 MiB) copied, 0 s, Infinity B/s",
+        "1",
+        "124780544",
+        "dd: error writing '/mnt/b/f': No space left on device",
+        "1+0 records in",
+        "0+0 records out",
+    ]
 
 
 def test_an_unknown_program_is_bashs_error() -> None:

@@ -52,6 +52,28 @@ def both(text: str, tmp_path: Path) -> tuple[tuple[bytes, int], tuple[bytes, int
     "A script of bash prints what bash prints, and ends with its status.", judge="twins"
 )
 @pytest.mark.parametrize(
+    "text",
+    [
+        "yes | head -n 2; echo ${PIPESTATUS[*]}",
+        "yes a b | sed 2q; echo ${PIPESTATUS[*]}",
+        "(echo first; yes; echo last) | head -n 3; echo $?",
+        "x=$(yes | head -n 100000 | tail -n 1); echo $x",
+        "set -o pipefail; cat /dev/zero | head -c 3 | od -c; echo $?",
+        "tr -dc a-z </dev/urandom | head -c 8 | wc -c; echo ${PIPESTATUS[*]}",
+        "tr -dc 'a-z\\n' </dev/urandom | fold -w 6 | sed 3q | wc -l",
+        "od /dev/urandom | dd iflag=fullblock bs=4k count=2 2>/dev/null | wc -c",
+        "grep -m1 -c a /dev/urandom; sed -n '2q;1p' /dev/urandom | wc -l",
+        "yes | while read a; do echo $a; break; done; echo ${PIPESTATUS[*]}",
+        "tr y n | head -n 1 < <(yes | head -n 3); d=$(mktemp -du); mkdir $d && echo made",
+        "yes | grep -q y && echo found; yes | nosuch 2>/dev/null; echo ${PIPESTATUS[*]}",
+    ],
+)
+def test_what_has_no_end_is_read_as_far_as_it_is_asked_for(tmp_path: Path, text: str) -> None:
+    theirs, ours = both(text + "\n", tmp_path)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
     "text", json.loads((Path(__file__).parents[1] / "data/shell.json").read_text())
 )
 def test_as_bash_has_it(tmp_path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from btrfs_model.scripts.programs.names import (
     symlink,
 )
 from btrfs_model.shell.state import UnknownError
-from btrfs_model.shell.streams import Stream
+from btrfs_model.shell.streams import Endless, Pipe, Stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -349,9 +350,9 @@ def _cat(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             say(shell, f"cat: {name}: input file is output file\n")
             status = 1
             continue
-        if stream.endless:
-            stream.read()
-        while piece := stream.read(_PIECE):
+        if stream.endless and isinstance(shell.files[1], Pipe):
+            return shell.files[1].hand_over(Endless("cat", partial(stream.read, _PIECE)))
+        for piece in stream.pieces():
             shell.files[1].write(piece)
     return status
 
@@ -376,7 +377,7 @@ def _digest(kind: str) -> Program:
 
 def _sum(kind: str, stream: Stream) -> str:
     digest = hashlib.new(kind)
-    while piece := stream.read(_PIECE):
+    for piece in stream.pieces():
         digest.update(piece)
     return digest.hexdigest()
 
@@ -436,6 +437,16 @@ def _head(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return status
 
 
+def _yes(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    del computer
+    _, words = options(arguments, program_name="yes")
+    line = f"{' '.join(words) or 'y'}\n".encode("utf-8", "surrogateescape")
+    lines = line * max(1, _PIECE // len(line))
+    if isinstance(shell.files[1], Pipe):
+        return shell.files[1].hand_over(Endless("yes", lambda: lines))
+    raise UnknownError("yes has no end: read so many lines of it (| head)")
+
+
 def _tee(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "ai", program_name="tee")
     data = shell.files[0].read()
@@ -452,6 +463,6 @@ def _tee(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
 PROGRAMS: Final[dict[str, Program]] = {
     "cp": _cp, "truncate": _truncate, "sync": _sync, "cat": _cat, "head": _head,
-    "tee": _tee, "md5sum": _digest("md5"), "sha1sum": _digest("sha1"),
+    "tee": _tee, "yes": _yes, "md5sum": _digest("md5"), "sha1sum": _digest("sha1"),
     "sha256sum": _digest("sha256"),
 }  # fmt: skip

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import errno
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, reason, say, size_of
 from btrfs_model.scripts.programs.copies import cut, fsync
 from btrfs_model.shell.state import UnknownError
-from btrfs_model.shell.streams import Stream
+from btrfs_model.shell.streams import Endless, Null, Pipe, Stream
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
@@ -39,22 +39,29 @@ def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             source.read(skip * block)
         seek = out * size_of(given.get("seek", "0"))
         target = _output(computer, given["of"], flags, seek) if "of" in given else shell.files[1]
-        done = _copied(computer, given, source, target, block, flags)
     except OSError as error:
         name = given.get("of", given.get("if", ""))
         if "if" in given and computer.stat(given["if"]) is None:
             name = given["if"]
-        told = "error writing" if error.errno == errno.ENOSPC else "failed to open"
-        say(shell, f"dd: {told} '{name}': {reason(error)}\n")
+        say(shell, f"dd: failed to open '{name}': {reason(error)}\n")
         return 1
+    if source.endless and "count" not in given:
+        if isinstance(target, Pipe):
+            return target.hand_over(Endless("dd", partial(source.read, block)))
+        if type(target) is Null:
+            # it goes on for ever, and is refused
+            source.read()
+    read, done, refused = _copied(computer, given, source, target, block, flags)
+    if refused is not None:
+        say(shell, f"dd: error writing '{given.get('of', 'standard output')}': {reason(refused)}\n")
     if {"fsync", "fdatasync"} & flags and "of" in given:
         fsync(computer, computer.absolute(given["of"]))
     if given.get("status") != "none":
-        for size, way in ((block, "in"), (out, "out")):
-            say(shell, f"{done // size}+{int(done % size > 0)} records {way}\n")
+        for size, count, way in ((block, read, "in"), (out, done, "out")):
+            say(shell, f"{count // size}+{int(count % size > 0)} records {way}\n")
         if given.get("status") != "noxfer":
             say(shell, f"{done} bytes{_human(done)} copied, 0 s, Infinity B/s\n")
-    return 0
+    return int(refused is not None)
 
 
 def _output(computer: Computer, path: str, flags: set[str], seek: int) -> Stream:
@@ -74,21 +81,27 @@ def _output(computer: Computer, path: str, flags: set[str], seek: int) -> Stream
 def _copied(
     computer: Computer, given: dict[str, str], source: Stream, target: Stream, block: int,
     flags: set[str],
-) -> int:  # fmt: skip
-    """Copy block by block; return how many bytes."""
+) -> tuple[int, int, OSError | None]:  # fmt: skip
+    """Copy block by block; return bytes read and written, and why it ended before."""
     most = size_of(given["count"]) * block if "count" in given else None
-    done = 0
+    read = done = 0
     while most is None or done < most:
         data = source.read(block)
         if not data:
             break
-        target.write(data)
+        read += len(data)
+        before = getattr(target, "at", 0)
+        try:
+            target.write(data)
+        except OSError as error:
+            # a part of a block may fit
+            return read, done + getattr(target, "at", 0) - before, error
         if {"sync", "dsync"} & flags and "of" in given:
             fsync(computer, computer.absolute(given["of"]))
         done += len(data)
         if len(data) < block:
             break
-    return done
+    return read, done, None
 
 
 def _human(size: int) -> str:

@@ -173,7 +173,7 @@ def _counts(stream: Stream, chosen: list[str]) -> dict[str, int]:
     """Count lines, words and bytes; words where they are wanted."""
     lines = words = size = 0
     inside = False
-    while piece := stream.read(1 << 20):
+    for piece in stream.pieces():
         lines += piece.count(b"\n")
         size += len(piece)
         if "w" in chosen:

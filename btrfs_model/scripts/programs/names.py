@@ -419,9 +419,11 @@ def _mktemp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         path = computer.absolute(posixpath.join(folder, name) if folder else name)
         if computer.stat(path, follow=False) is None:
             break
-    if "d" in given or "directory" in given:
+    if "u" in given:
+        pass
+    elif "d" in given or "directory" in given:
         make_folder(computer, path, 0o700)
-    elif "u" not in given:
+    else:
         computer.open(path, "w")
     shell.write(path + "\n")
     return 0
