@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.scripts.program import HelpAsked, Program, UsageError, programs, say
+from btrfs_model.scripts.program import Died, HelpAsked, Program, UsageError, programs, say
 from btrfs_model.scripts.special import SPECIAL
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import KILLED, Endless, Pipe
@@ -81,6 +81,8 @@ def _told(name: str, run: Program) -> Program:
         except HelpAsked as asked:
             shell.write(str(asked))
             return 0
+        except Died as death:
+            return 128 + int(death.args[0])
         except UsageError as error:
             say(shell, f"{name}: {error}\n")
             return 1

@@ -63,6 +63,10 @@ class HelpAsked(Exception):  # noqa: N818 - no error: the text is what ``--help`
     """``--help`` was given."""
 
 
+class Died(Exception):  # noqa: N818 - no error: a program's end
+    """A program died of a signal: its number."""
+
+
 def _usage(name: str, flags: str, valued: str, long: dict[str, bool]) -> str:
     told = [*(f"-{one}" for one in flags), *(f"-{one} VALUE" for one in valued),
             *(f"--{one}" + "=VALUE" * takes for one, takes in long.items())]  # fmt: skip

@@ -180,6 +180,19 @@ def test_dd_writes_until_the_filesystem_is_full() -> None:
     ]
 
 
+def test_a_mapping_without_room_is_the_end_of_its_program() -> None:
+    # status and contents as on Linux 6.18
+    result = bm.script(
+        "mkfs.btrfs -q /dev/sdb; mount /dev/sdb /mnt/b; cd /mnt/b\n"
+        "xfs_io -f -c 'pwrite -q 0 40M' big; cp --reflink=always big clone; sync\n"
+        "dd if=/dev/zero of=fill bs=1M status=none 2>&1; sync\n"
+        "xfs_io -c 'mmap 0 40M' -c 'mwrite -S 0x62 0 40M' -c 'stat -r' big; echo $?\n"
+        "cd /; umount /mnt/b; mount /dev/sdb /mnt/b; cmp /mnt/b/clone /mnt/b/big; echo $?\n",
+        size=200 << 20,
+    )
+    assert result.stdout.decode().splitlines()[1:] == ["135", "0"]
+
+
 def test_an_unknown_program_is_bashs_error() -> None:
     result = bm.script("nosuch a; echo $?")
     assert result.output == b"script: line 1: nosuch: command not found\n127\n"

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import errno
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.mount.files.elided import Repeated
 from btrfs_model.scripts.glibc import Random
-from btrfs_model.scripts.program import UsageError, options, reason, say, size_of
+from btrfs_model.scripts.program import Died, UsageError, options, reason, say, size_of
 from btrfs_model.scripts.programs.copies import fsync
 from btrfs_model.scripts.programs.xfs_io.file import OpenFile, range_of, report
 from btrfs_model.shell.state import UnknownError
@@ -184,15 +185,28 @@ def _in_map(file: OpenFile, words: list[str]) -> tuple[int, int]:
 
 
 def mwrite(shell: Shell, file: OpenFile, words: list[str]) -> int:
-    """Write to a mapping: pages of it become dirty as those of a write do."""
+    """Write to a mapping: pages of it become dirty as those of a write do.
+
+    Raises
+    ------
+    Died
+        Of SIGBUS, at the first page without room (``btrfs_page_mkwrite()``).
+    """
     del shell
     given, words = options(words, "r", "S", program_name="mwrite")
     offset, length = _in_map(file, words)
     mounted, path = file.on
     mounted.may_write(path)
     pattern = bytes([int(given.get("S", "0x58"), 0) & 255])
-    with file.computer.timed("mwrite") as step:
-        step.bytes = mounted.fs.write(path, offset, Repeated(length, pattern))
+    try:
+        with file.computer.timed("mwrite") as step:
+            step.bytes = mounted.fs.write(path, offset, Repeated(length, pattern))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise Died(signal.SIGBUS) from None
+    if step.bytes < length:
+        raise Died(signal.SIGBUS)
     return 0
 
 
