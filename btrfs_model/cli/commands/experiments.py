@@ -262,6 +262,7 @@ def _rows() -> tuple[str, ...]:
         "btrfs-model atlas adf0241868bd",
         "btrfs-model atlas send-skip-own-ref --predict-only predicted.toml",
         "btrfs-model atlas send-skip-own-ref --scale quick --history",
+        "btrfs-model atlas --image disk.img",
     ),
 )
 @click.argument("rows", nargs=-1, metavar="[ROW|AREA]...", shell_complete=offers(_rows))
@@ -273,6 +274,9 @@ def _rows() -> tuple[str, ...]:
 @click.option("--history", is_flag=True,
               help="Run the scripts of rows on all releases instead, from 4.16 to 7.3: which made "
               "them faster, and by which commits. history.csv in DIR has all of it.")  # fmt: skip
+@click.option("--image", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+              metavar="IMAGE", help="Rank the commits by what they buy for this image instead: its "
+              "sends, FIEMAPs and fsyncs on the newest kernel without each.")  # fmt: skip
 @machine_option
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N",
               help="Rows run at a time; as many as there are processors and free memory for "
@@ -282,7 +286,7 @@ def _rows() -> tuple[str, ...]:
 @json_option("Print all rows of atlas.csv instead, one JSON object a line.")
 def atlas(
     rows: tuple[str, ...], scale: str, predict_only: Path | None, history: bool,
-    machine: str | None, jobs: int | None, out: Path, as_json: bool,
+    image: Path | None, machine: str | None, jobs: int | None, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Show what commits buy: by their messages, and by the model on both sides of each.
 
@@ -300,6 +304,14 @@ def atlas(
     from btrfs_model.experiments.replays import default_jobs
     from btrfs_model.experiments.report.atlas import HEADINGS, flat, write
 
+    if image is not None:
+        asked = click.get_current_context().get_parameter_source
+        for name in ("rows", "scale", "predict_only", "history", "jobs", "out"):
+            if asked(name) is click.core.ParameterSource.COMMANDLINE and (name != "rows" or rows):
+                told = "a row" if name == "rows" else f"--{name.replace('_', '-')}"
+                raise click.UsageError(f"--image does not go with {told}")
+        _image(image, machine, as_json=as_json)
+        return
     wanted = chosen(rows)
     if history:
         _history(wanted, scale, machine, out, as_json=as_json)
@@ -322,6 +334,20 @@ def atlas(
     print_table(pd.DataFrame([flat(one) for one in judged], columns=list(HEADINGS)))
     _print_scores(judged)
     aside(f"Written to {out}: {', '.join(file.name for file in files)}")
+
+
+def _image(image: Path, machine: str | None, *, as_json: bool) -> None:
+    """Print which commits matter for an image."""
+    from btrfs_model.behaviour import PRESETS, Behaviour
+    from btrfs_model.experiments.atlas.image import ranking, shown
+
+    with progress() as step:
+        found, notes = ranking(image, machine, step)
+    print_table(found if as_json else shown(found), as_json=as_json)
+    for note in notes:
+        aside(note)
+    aside(f"{PRESETS[-1]} without each of its {len(Behaviour.parse(PRESETS[-1]).patches)} toggles: "
+          f"{found.toggle.nunique()} matter")  # fmt: skip
 
 
 def _history(
