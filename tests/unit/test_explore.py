@@ -49,7 +49,8 @@ BROKEN = """() => [
     ...document.querySelectorAll("#shown th[scope], #shown td:nth-child(n+4)"),
 ].filter(cell => {
     if (cell.closest("thead")?.clientWidth === 1) return false;
-    const range = document.createRange(), text = cell.firstChild;
+    const range = document.createRange(), first = cell.firstChild;
+    const text = first?.tagName === "A" ? first.firstChild : first;
     if (!text || text.nodeType !== Node.TEXT_NODE) return false;
     const words = [...text.data.matchAll(/[^\\s,]+/g)];
     return words.some(word => {
@@ -84,10 +85,17 @@ SHOWN_ITEMS = """async items => {
 """The dump of each item, its bytes, and the table of its fields."""
 
 
+NOTHING_IS_MISSING = (
+    "![...document.querySelectorAll('#shown p')].some(one => one.textContent === '…')"
+)
+
+
 class Shown:
     """A page in a browser; the test fails where the page has an error or asks for anything."""
 
-    def __init__(self, browser: Any, page: Page, path: Path, width: int = 1280) -> None:
+    def __init__(
+        self, browser: Any, page: Page, path: Path, width: int = 1280, at: str = ""
+    ) -> None:
         page.save(path)
         # for axe, which comes as a script
         context = browser.new_context(
@@ -97,9 +105,9 @@ class Shown:
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.said.append(request.url))
-        self.page.goto(path.as_uri())
+        self.page.goto(path.as_uri() + at)
         self.wait()
-        assert self.said.pop(0) == path.as_uri()
+        assert self.said.pop(0).partition("#")[0] == path.as_uri()
 
     def wait(self) -> None:
         self.page.wait_for_selector("body:not([aria-busy])")
@@ -131,9 +139,7 @@ class Shown:
         return str(self.page.text_content("#title"))
 
     def close(self) -> None:
-        self.page.wait_for_function(
-            "![...document.querySelectorAll('#shown p')].some(one => one.textContent === '…')"
-        )
+        self.page.wait_for_function(NOTHING_IS_MISSING)
         assert self.said == []
         self.page.context.close()
 
@@ -853,6 +859,132 @@ def test_unused_bytes(show: Any, tmp_path: Path) -> None:
                 assert "All are 0." in shown
 
 
+# ------------------------------------------------------------------------- links to share --
+
+SEEN = """() => ({
+    hash: location.hash, title: document.querySelector("#title").textContent,
+    shown: document.querySelector("#shown").textContent,
+    field: document.querySelector("#shown tr[aria-current] a")?.textContent,
+    focus: document.querySelectorAll(".map .here").length,
+    rows: [...document.querySelectorAll("[role=treeitem]")].map(one =>
+        [one.firstChild.textContent, one.getAttribute("aria-expanded")]),
+    search: ["kind", "wanted", "in"].map(id => document.getElementById(id).value),
+})"""
+
+
+def all_there(one: Shown) -> Any:
+    """What is seen when nothing is missing any more."""
+    one.wait()
+    one.page.wait_for_function(NOTHING_IS_MISSING)
+    return one.page.evaluate(SEEN)
+
+
+@pytest.mark.claim("A link to what `explore` shows opens the same again: item, field, search, map.")
+def test_links(show: Any, tmp_path: Path) -> None:
+    with ten_files() as fs:
+        one, page = show(fs), explore(fs)
+        (extent,) = fs.subvolume("").extents("large")
+        leaf = fs.tree(5).bytenr
+        seen = []
+        one.click("nav a:text-is('Files')")
+        seen.append(all_there(one))
+        for text in ("docs/note3", "nothing"):
+            one.look("path", text, "256")
+        # a search that finds nothing leaves what was there
+        assert one.title.endswith("INODE_ITEM 0)")
+        one.page.go_back()
+        one.wait()
+        seen.append(all_there(one))
+        one.click("#shown tr[data-name=mode] a")
+        assert "?field=mode" in one.page.url
+        assert one.page.evaluate("document.activeElement.textContent") == "mode"
+        seen.append(all_there(one))
+        # with the keyboard: two more trees are unfolded
+        one.page.focus("[role=treeitem][tabindex='0']")
+        for step, keys in enumerate((["Home", "ArrowDown"], ["End"])):
+            for key in (*keys, "ArrowRight"):
+                one.page.keyboard.press(key)
+            one.page.wait_for_function(f"unfoldedByHand().length > {step}")
+        assert "open=1," in one.page.url
+        seen.append(all_there(one))
+        for route in ("compare/256/257", f"map/{extent.disk_bytenr}", f"map/{leaf}"):
+            one.page.evaluate("route => go(route)", route)
+            one.page.wait_for_function("route => here.route === route", arg=route)
+            seen.append(all_there(one))
+        squares = -(-extent.disk_num_bytes // fs.image.nodesize)
+        assert [state["focus"] for state in seen[-3:]] == [0, squares, 1]
+        # each in a new window
+        for state in seen:
+            other = show(page, at=state["hash"])
+            there = all_there(other)
+            if not state["hash"].startswith("#path"):
+                there["search"] = state["search"]
+            assert there == state
+        # and all the way back and forward
+        ways = [state["hash"] for state in seen[-3:]]
+        for move, hashes in ((one.page.go_back, ways[-2::-1]), (one.page.go_forward, ways[1:])):
+            for wanted in hashes:
+                move()
+                one.page.wait_for_function("at => location.hash === at", arg=wanted)
+                one.page.wait_for_function("here.route === location.hash.slice(1).split('?')[0]")
+                state = next(state for state in seen if state["hash"] == wanted)
+                assert all_there(one)["shown"] == state["shown"]
+
+
+def test_a_link_is_copied(show: Any) -> None:
+    with ten_files() as fs:
+        one = show(fs, at="#path/5/large?field=nlink")
+        button = one.page.get_by_role("button", name="Copy link to this view")
+        one.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        button.focus()
+        one.page.keyboard.press("Enter")
+        one.page.wait_for_function("document.querySelector('#said').textContent.includes('copied')")
+        copied = one.page.evaluate("navigator.clipboard.readText()")
+        assert copied == one.page.url and copied.endswith("#path/5/large?field=nlink")
+        one.page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(1); }")
+        button.click()
+        one.page.wait_for_function(
+            "document.querySelector('#said').textContent.endsWith(location.href)"
+        )
+
+
+NONSENSE = (
+    "x", "%zz", "in", "in/5", "in/5/1", "in/5/abc/0", "in/9999/4096", "tree", "tree/none",
+    "block/1", "block/", "block/-1/7", "address/1", "address/" + "9" * 300, "inode/5", "inode/5/1",
+    "key/5/<b>", "key", "path/5/none", "path/none/a", "path", "compare/5/99", "map/1", "map/x",
+    "files/5/1", "files/2", "files/none", "stream", "stream/x", "super?field=none", "super?x=1",
+    "super?open=none", "super?open=5:1", "super?open=5:x", "super?field=%zz", "__proto__",
+    "constructor/1", "toString", "in/5/0x10/0x", "files/5/1e3",
+)  # fmt: skip
+
+
+@pytest.mark.claim(
+    "An address with nonsense opens the start of a page, with a sentence that says so."
+)
+def test_nonsense_in_an_address(show: Any) -> None:
+    with ten_files() as fs:
+        leaf = fs.tree(5).bytenr
+        one = show(fs, at="#nonsense")
+        start = one.page.text_content("#shown")
+        dice = random.Random(1)
+        odd = ["".join(dice.choices("in/5tree?=&%,:~@#b<0\u00e9 ", k=9)) for _ in range(60)]
+        for hash_ in (*NONSENSE, f"in/5/{leaf}/999", f"in/5/{leaf}/1.5", f"in/2/{leaf}", *odd):
+            one.page.evaluate(
+                """hash => {
+                    document.body.setAttribute("aria-busy", "true");
+                    showRoute(hash);
+                }""",
+                hash_,
+            )
+            one.wait()
+            said = str(one.page.text_content("#said"))
+            if hash_ in odd and not said.endswith("begins"):
+                continue
+            assert said.endswith(": this is where the page begins"), (hash_, said)
+            assert "undefined" not in said and "Cannot" not in said, (hash_, said)
+            assert (one.title, one.page.text_content("#shown")) == ("Superblock", start)
+
+
 # ------------------------------------------------------------------------------- the page --
 
 
@@ -871,9 +1003,7 @@ def test_readable(show: Any) -> None:
                   "files", f"address/{extent.disk_bytenr}")  # fmt: skip
         for number, route in enumerate(routes):
             one.go(route)
-            one.page.wait_for_function(
-                "![...document.querySelectorAll('#shown p')].some(one => one.textContent === '…')"
-            )
+            one.page.wait_for_function(NOTHING_IS_MISSING)
             for width in WIDTHS:
                 one.page.set_viewport_size({"width": width, "height": 900})
                 wide = one.page.evaluate("document.documentElement.scrollWidth")

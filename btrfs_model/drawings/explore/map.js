@@ -81,7 +81,7 @@ function squaresOf(chunk, inside, end) {
     [Number(at), [...kinds.values()].reduce((most, one) => one.bytes > most.bytes ? one : most)])};
 }
 
-function drawChunk(chunk, inside, newness) {
+function drawChunk(chunk, inside, newness, focus) {
   if (!inside.length) return [];
   const end = inside.reduce((last, one) => one.start + one.size > last ? one.start + one.size : last, 0n);
   const {size, cells} = squaresOf(chunk, inside, end), count = Number((end - chunk.start + size - 1n) / size);
@@ -92,7 +92,7 @@ function drawChunk(chunk, inside, newness) {
   const squares = cells.map(([at, one]) => {
     const what = `${KIND_NAMES[one.kind]}, ${grouped(one.start)}, generation ${one.generation}`;
     return drawn("rect", {x: at % ACROSS * 10, y: Math.floor(at / ACROSS) * 10, width: 9, height: 9,
-      class: `kind${one.kind}`, "fill-opacity": newness(one.generation).toFixed(2),
+      class: `kind${one.kind}${one.start <= focus && focus < one.start + one.size ? " here" : ""}`, "fill-opacity": newness(one.generation).toFixed(2),
       "data-route": `${one.isBlock ? "block" : "address"}/${one.start}`}, drawn("title", {}, what));
   });
   const picture = drawn("svg", {viewBox: `0 0 ${ACROSS * 10} ${rows * 10}`, class: "map", role: "img"},
@@ -120,18 +120,23 @@ function kindTable(inside) {
   return table("What lies there", ["whose", "blocks or extents", "bytes", "oldest generation", "newest"], rows);
 }
 
-async function showMap() {
+// `asked`: an address; its square is marked and its chunk in sight.
+async function showMap(asked) {
   const faults = [], chunks = await chunksOfMap(), all = await occupants(faults);
   const generations = [...new Set(all.map(one => one.generation))].sort((one, other) => one < other ? -1 : 1);
   const rank = new Map(generations.map((one, number) => [one, number]));
   const newness = one => generations.length < 2 ? 1 : 0.3 + 0.7 * rank.get(one) / (generations.length - 1);
+  const focus = asked === undefined ? -1n : number(asked), holds = one => one.start <= focus && focus < one.start + one.size;
+  if (asked !== undefined && !chunks.some(holds)) throw Error(`no chunk has the address ${asked}`);
   const parts = chunks.flatMap(chunk => {
     const inside = all.filter(one => one.start >= chunk.start && one.start < chunk.start + chunk.size);
     const what = CHUNK_TYPES.filter(([bit]) => chunk.type & bit).map(([, name]) => name).join(" and ");
     const used = inside.reduce((sum, one) => sum + one.size, 0n);
-    return [make("h3", {textContent: `Chunk of ${what} at ${grouped(chunk.start)}`}),
+    const heading = make("h3", {}, link(`map/${chunk.start}`, `Chunk of ${what} at ${grouped(chunk.start)}`));
+    if (holds(chunk)) heading.setAttribute("aria-current", "true");
+    return [heading,
       make("p", {textContent: `${grouped(used)} of ${grouped(chunk.size)} bytes are taken. ${whereText(chunk.start)}`}),
-      ...drawChunk(chunk, inside, newness), kindTable(inside)];
+      ...drawChunk(chunk, inside, newness, focus), kindTable(inside)];
   });
   show("Map of the device", make("p", {textContent:
     "Chunks by their logical address. A colour says whose a square is, and the fuller it is, the newer is what lies there."}),

@@ -99,10 +99,13 @@ async function reveal(tree, way, slot) {
   }
   // a leaf that was come from stays as it is
   if (unfolded.has(one)) opened.add(one);
-  for (const before of unfolded) if (!opened.has(before)) fold(before);
-  unfolded = opened;
+  foldBefore(opened);
   choose(one);
   await inSight(one);
+}
+function foldBefore(opened = new Set()) {
+  for (const before of unfolded) if (!opened.has(before)) fold(before);
+  unfolded = opened;
 }
 
 const visible = () => [...byId("tree").querySelectorAll("[role=treeitem]")];
@@ -116,11 +119,16 @@ const KEYS = {
   ArrowRight: async one => {
     const node = nodes.get(one);
     if (node.list) { if (node.list.firstChild) choose(node.list.firstChild, true); }
-    else await unfold(one);
+    else {
+      await unfold(one);
+      keepUnfolded();
+    }
   },
   ArrowLeft: one => {
-    if (nodes.get(one).list) fold(one);
-    else if (one.parentElement.closest("[role=treeitem]")) choose(one.parentElement.closest("[role=treeitem]"), true);
+    if (nodes.get(one).list) {
+      fold(one);
+      keepUnfolded();
+    } else if (one.parentElement.closest("[role=treeitem]")) choose(one.parentElement.closest("[role=treeitem]"), true);
   },
   Home: () => choose(visible()[0], true),
   End: () => choose(visible().at(-1), true),
@@ -133,13 +141,13 @@ byId("tree").addEventListener("keydown", event => {
   event.preventDefault();
   KEYS[event.key](one);
 });
-byId("tree").addEventListener("click", event => {
+byId("tree").addEventListener("click", async event => {
   const one = event.target.closest("[role=treeitem]");
   if (!one) return;
   choose(one, true);
   for (let up = one; up; up = up.parentElement.closest("[role=treeitem]")) unfolded.delete(up);
   if (nodes.get(one).list) fold(one);
-  else unfold(one);
+  else await unfold(one);
   go(nodes.get(one).route, "tree");
 });
 
@@ -221,9 +229,10 @@ function fieldTable(caption, pieces, bytes, tree, places = placesOf(addressOf(by
   const of = places.length > 1 ? ` (${places.length} copies: the first)` : "";
   const shown = table(caption, ["field", "value", "bytes", "at", `on device${of}`, "what it is"], cells);
   shown.querySelectorAll("tbody tr").forEach((row, number) => {
-    const {at, width} = [...rows.values()][number];
+    const {name, at, width} = [...rows.values()][number];
+    Object.assign(row.dataset, {field: name, at, width});
     row.addEventListener("mouseenter", () => mark(at, width));
-    row.addEventListener("mouseleave", () => mark(at, 0));
+    row.addEventListener("mouseleave", markChosen);
   });
   return shown;
 }
@@ -254,7 +263,10 @@ function hexDump(bytes, start, size) {
 }
 new ResizeObserver(() => {
   for (const dump of document.querySelectorAll("pre.bytes"))
-    if (Number(dump.dataset.per) !== perLine()) dump.fill(perLine());
+    if (Number(dump.dataset.per) !== perLine()) {
+      dump.fill(perLine());
+      markChosen();
+    }
 }).observe(byId("shown"));
 // Mark bytes in the dump; none where `width` is 0.
 function mark(at, width) {
@@ -299,7 +311,7 @@ async function showBlock(tree, address) {
   const kind = levelOf(block) ? `Node of level ${levelOf(block)}` : "Leaf";
   const above = tree.root === address ? [] : [make("p", {}, "In ", link(`tree/${tree.id}`, tree.name))];
   const extent = await extentAt(address).catch(() => null);
-  show(`${kind} ${grouped(address)} of ${tree.name}`, ...above, make("p", {textContent: whereText(address)}), asDumped(textOf(pieces)),
+  show(`${kind} ${grouped(address)} of ${tree.name}`, ...above, make("p", {}, whereText(address), " ", link(`map/${address}`, "On the map")), asDumped(textOf(pieces)),
     later("Who refers to this block", () => whoHasBlock(address)),
     ...extent ? [make("p", {}, "Its item in the extent tree: ",
       link(`in/${EXTENT_TREE}/${extent.address}/${extent.slot}`, keyText(extent.key).slice(4)))] : [],
@@ -404,8 +416,8 @@ async function showCompare(left, right) {
     const [one, other] = form.querySelectorAll("select");
     go(`compare/${one.value}/${other.value}`);
   });
-  const sides = [treeOf(left), treeOf(right)];
-  if (!sides[0] || !sides[1]) return show("Compare two trees", form);
+  if (!left || !right) return show("Compare two trees", form);
+  const sides = [wantedTree(left), wantedTree(right)];
   const blocks = await Promise.all(sides.map(blocksOf));
   const both = [...blocks[0].keys()].filter(address => blocks[1].has(address)).length;
   const alone = blocks.map(some => some.size - both);
@@ -486,184 +498,3 @@ async function showStream(first, wanted) {
   show(`Stream of ${grouped(stream.rows)} commands`, form, ...all.children);
   await all.grow();
 }
-
-// ------------------------------------------------------------------------------------- routes --
-
-async function showAt(tree, address, slot) {
-  const way = await wayTo(tree, address);
-  if (!way) throw Error(`block ${address} is not in ${tree.name}`);
-  await reveal(tree, way, slot);
-  await (slot === null ? showBlock(tree, address) : showItem(tree, address, slot));
-}
-async function showFound(tree, path, exactly) {
-  const item = await found(path);
-  if (!item) throw Error(`${tree.name} has nothing there, nor behind it`);
-  await showAt(tree, item.address, item.slot);
-  if (exactly && compareKeys(item.key, exactly)) say(`There is no (${exactly.join(" ")}); this is what comes next.`);
-}
-const number = text => {
-  const plain = text.trim().replace(/[,\s]/g, "");
-  if (!/^(0x[0-9a-f]+|-?\d+)$/i.test(plain)) throw Error(`“${text}” is no number`);
-  return BigInt.asUintN(64, BigInt(plain));
-};
-const wantedTree = id => {
-  const tree = treeOf(id);
-  if (!tree) throw Error(`there is no tree ${id}`);
-  return tree;
-};
-// Words of a dump, and the numbers that they stand for: each with what decides on it.
-let saidBy = null;
-function numberOf(word, text, ...rest) {
-  saidBy ||= new Map(Object.entries(form.words).map(([asked, said]) => {
-    const [name, value, ...given] = asked.split(" ");
-    return [[name, said, ...given].join(" "), value];
-  }));
-  return saidBy.get([word, text, ...rest].join(" "));
-}
-// A key as a dump writes it, with or without what stands around it, or as three numbers.
-function keyFrom(text) {
-  const [, inside = ""] = text.match(/(?:.*\bkey\s+)?\(?([^()]*)/) || [];
-  const [objectid = "0", type = "0", offset = "0"] = inside.trim().split(/[\s.,]+/);
-  const named = (part, names) => part in names ? BigInt(names[part]) : number(part);
-  // what a dump calls the type of the free space cache, by its objectid
-  const kind = type === "UNTYPED" ? 0 : Number(named(numberOf("type_word", type, 0, 0) ?? type, form.types));
-  const first = named(numberOf("objectid_word", objectid, kind, 0) ?? objectid, form.objects);
-  const last = numberOf("offset_word", offset, kind, isPlain(kind) ? 0 : first);
-  return [first, kind, number(last ?? offset)];
-}
-
-async function showAddress(address) {
-  if (places.has(address)) return showBlockSomewhere(address, null);
-  if (about.faults[address]) throw Error(about.faults[address]);
-  const extent = await extentAt(address);
-  if (!extent) throw Error(`no extent has the address ${address}`);
-  await showAt(treeOf(EXTENT_TREE), extent.address, extent.slot);
-}
-async function showBlockSomewhere(address, slot) {
-  const all = await treesWith(address);
-  if (!all.length) throw Error(`no tree has a block at ${address}`);
-  // in the tree that was looked at, if it is there
-  await showAt(all.find(tree => tops.get(tree.id).contains(current)) || all[0], address, slot);
-}
-
-// The bytes that a name may stand for: its own, or with its escapes undone; \xa0 may stand for a byte
-// or for a character.
-function bytesOf(name) {
-  const encode = text => [...new TextEncoder().encode(text)];
-  const controls = {"\\n": "\n", "\\r": "\r", "\\t": "\t"};
-  const parts = /\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})|\\[nrt]|[^]/gu;
-  const undone = isByte => [...name.matchAll(parts)].flatMap(([whole, two, four, eight]) => {
-    const code = parseInt(two || four || eight, 16);
-    if (two && isByte) return [code];
-    return encode(code <= 0x10ffff ? String.fromCodePoint(code) : controls[whole] || whole);
-  });
-  return [encode(name), undone(true), undone(false)];
-}
-async function showPath(tree, path) {
-  const {types} = form;
-  let inode = 256n;
-  for (const name of path.split("/").filter(name => name && name !== ".")) {
-    let entry = null;
-    for (const bytes of bytesOf(name)) {
-      const key = [inode, types.DIR_ITEM, BigInt(nameHash(bytes))];
-      const item = await found(await search(tree, key));
-      if (item && !compareKeys(item.key, key)) entry ||= entryNamed(item, bytes);
-    }
-    if (!entry) throw Error(`${tree.name} has no “${name}” in directory ${inode}`);
-    inode = entry[0];
-    if (entry[1] === types.ROOT_ITEM) [tree, inode] = [wantedTree(inode), 256n];
-  }
-  await showFound(tree, await search(tree, [inode, types.INODE_ITEM, 0n]));
-}
-// The location that an entry of a directory has; several names may have one hash.
-function entryNamed({block, slot}, name) {
-  let location = null;
-  const wanted = printable(Uint8Array.from(name));
-  for (const piece of payloadPieces(block, slot)) {
-    if (piece.field === "btrfs_dir_item.location") location = keyIn(block, piece.at);
-    if (piece.field === "btrfs_dir_item.name" && piece.text === wanted) return location;
-  }
-  return null;
-}
-
-const ROUTES = {
-  "": showSuper,
-  super: showSuper,
-  tree: id => showAt(wantedTree(id), wantedTree(id).root, null),
-  in: (id, address, slot) => showAt(wantedTree(id), number(address), slot === undefined ? null : Number(slot)),
-  block: (address, slot) => showBlockSomewhere(number(address), slot === undefined ? null : Number(slot)),
-  address: address => showAddress(number(address)),
-  inode: async (id, inode) => {
-    const tree = wantedTree(id), key = [number(inode), 0, 0n], path = await search(tree, key);
-    if ((await found(path))?.key[0] !== key[0]) throw Error(`${tree.name} has no inode ${inode}`);
-    await showFound(tree, path);
-  },
-  key: async (id, text) => showFound(wantedTree(id), await search(wantedTree(id), keyFrom(text)), keyFrom(text)),
-  path: (id, ...names) => showPath(wantedTree(id), names.join("/")),
-  compare: showCompare,
-  map: showMap,
-  files: showFiles,
-  stream: (first = "0", text = "") => showStream(Number(first), text),
-};
-
-let from = ""; // "tree" and "start" keep the focus
-function go(route, source = "") {
-  from = source;
-  if (location.hash.slice(1) === route) showRoute(route);
-  else if (location.href.startsWith("about:")) showRoute(route);
-  else location.hash = route;
-}
-// One after the other, so that what was asked for last is what is shown.
-let shownBefore = Promise.resolve();
-function showRoute(hash) {
-  const mine = ++turn, source = from;
-  from = "";
-  shownBefore = shownBefore.then(() => showNow(hash, mine, source));
-  return shownBefore;
-}
-async function showNow(hash, mine, source) {
-  const [name, ...parts] = hash.split("/");
-  document.body.setAttribute("aria-busy", "true");
-  say("");
-  try {
-    if (!Object.hasOwn(ROUTES, name)) throw Error(`there is nothing called ${name}`);
-    await ROUTES[name](...parts.map(decodeURIComponent));
-    if (!source) byId("title").focus({preventScroll: true});
-    byId("title").scrollIntoView({block: "nearest"});
-    if (!byId("said").textContent) say(byId("title").textContent);
-  } catch (error) {
-    say(error.message);
-    if (!byId("shown").firstChild) show("Not found");
-  }
-  if (mine === turn) document.body.removeAttribute("aria-busy");
-}
-addEventListener("hashchange", () => showRoute(location.hash.slice(1)));
-// a page in a frame has no address of its own
-document.addEventListener("click", event => {
-  const anchor = event.target.closest("a[href^='#']");
-  if (!anchor) return;
-  event.preventDefault();
-  go(anchor.getAttribute("href").slice(1));
-});
-
-byId("search").addEventListener("submit", event => {
-  event.preventDefault();
-  const kind = byId("kind").value, text = byId("wanted").value, tree = byId("in").value;
-  go(kind === "address" ? `address/${encodeURIComponent(text)}` : `${kind}/${tree}/${encodeURIComponent(text)}`);
-});
-
-(async () => {
-  await readIndex();
-  const top = treeItem("superblock", "super");
-  byId("tree").replaceChildren(top, ...trees.map(tree => {
-    const one = treeItem(tree.name, `tree/${tree.id}`, () => entriesOf(tree, tree.root));
-    tops.set(tree.id, one);
-    return one;
-  }));
-  const files = trees.find(tree => tree.files);
-  byId("in").replaceChildren(...trees.map(tree =>
-    make("option", {value: tree.id, textContent: tree.name, selected: tree === files})));
-  choose(top);
-  from = "start"; // a page in a frame leaves the focus where it is
-  await showRoute(location.href.startsWith("about:") ? "" : location.hash.slice(1));
-})();
