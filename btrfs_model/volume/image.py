@@ -29,7 +29,7 @@ from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.items import root_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import DEV_ITEM
-from btrfs_model.ondisk.superblock import read_superblocks
+from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
 from btrfs_model.volume import blocks
 from btrfs_model.volume.device.devices import (
     Member,
@@ -335,6 +335,15 @@ class Image:
         """Read the superblock of the sole device that a writer has just written."""
         self.superblock = read_superblocks(self.view, self.path)
         self.devices = [replace(self.devices[0], superblock=self.superblock)]
+
+    def as_of(self, superblock: SuperBlock) -> Image:
+        """Return the same devices as another superblock has them, such as one with older roots.
+
+        What C keeps of it is shared; nothing may be written meanwhile.
+        """
+        other = Image.__new__(Image)
+        other.__dict__ |= self.__dict__ | {"superblock": superblock}
+        return other
 
     def add_chunk(self, chunk: Chunk) -> None:
         """Map a chunk that a writer has just made.

@@ -74,7 +74,7 @@ PACKED = """addresses => Promise.all(addresses.map(async at => {
 SHOWN_ITEMS = """async items => {
     const found = [], textOf = id => document.getElementById(id)?.textContent;
     for (const [tree, at, slot] of items) {
-        await showItem(treeOf(tree) || trees[0], BigInt(at), slot);
+        await showItem(treeOf(tree) || shown.trees[0], BigInt(at), slot);
         const last = [...document.querySelectorAll("#shown table")].at(-1);
         const rows = [...last.querySelectorAll("tbody tr")];
         found.push([textOf("text"), textOf("hex"),
@@ -318,7 +318,9 @@ def test_blocks(name: str, show: Any) -> None:
     with bm.open(corpus.image(name)) as fs:
         one = show(fs)
         blocks = blocks_of(fs.image)
-        assert set(blocks) == set(map(int, one.page.evaluate("[...places.keys()].map(String)")))
+        assert set(blocks) == set(
+            map(int, one.page.evaluate("[...shown.places.keys()].map(String)"))
+        )
         some = list(blocks)
         for at in range(0, len(some), 64):
             packed = one.page.evaluate(PACKED, list(map(str, some[at : at + 64])))
@@ -500,7 +502,7 @@ def test_keys_as_dump_tree_writes_them(name: str, show: Any) -> None:
         one = show(fs)
         wrong = one.page.evaluate("""async () => {
             const wrong = [];
-            for (const address of places.keys()) {
+            for (const address of shown.places.keys()) {
                 const block = await blockAt(address);
                 for (let slot = 0; slot < countOf(block); slot++) {
                     const key = keyAt(block, slot), text = keyText(key);
@@ -985,6 +987,85 @@ def test_nonsense_in_an_address(show: Any) -> None:
             assert (one.title, one.page.text_content("#shown")) == ("Superblock", start)
 
 
+# ------------------------------------------------------------------------------ older roots --
+
+
+@pytest.fixture
+def commits() -> Iterator[tuple[bm.WritableFilesystem, dict[int, list[str]]]]:
+    """A filesystem, and which files each of its commits had."""
+    with bm.create("256M", seed=1) as fs:
+        files, names = dict[int, list[str]](), list[str]()
+        for number in range(5):
+            fs.create_subvolume(f"sub{number}")
+            fs.create(f"file{number}")
+            fs.write(f"file{number}", 0, b"x" * 5000)
+            names += [f"sub{number}", f"file{number}"]
+            fs.sync()
+            files[fs.image.superblock.generation] = list(names)
+        yield fs, files
+
+
+@pytest.mark.claim("`explore` shows the trees of older roots, as far as they were not overwritten.")
+def test_older_roots(commits: tuple[Any, dict[int, list[str]]], show: Any) -> None:
+    fs, files = commits
+    one = show(fs)
+    newest = max(files)
+    titles = one.page.locator("#state option").all_text_contents()
+    assert titles == [f"<memory>, generation {newest - back}" for back in range(4)]
+    one.go("super")
+    rows = one.page.evaluate(ROWS)[:4]
+    assert [row[0].split(",")[0] for row in rows] == [str(newest - back) for back in range(4)]
+    assert {row[3] for row in rows} == {"all tree blocks"}
+    one.go("files")
+    for back in (2, 1, 3):
+        one.page.select_option("#state", f"@{newest - back}")
+        one.click("#states button")
+        # the same folder at another time
+        assert one.title == "Folder" and f"?of=@{newest - back}" in one.page.url
+        assert [row[0] for row in all_rows(one)] == files[newest - back]
+        assert f"generation {newest - back}" in one.page.title()
+    one.look("path", f"sub0/../file{5 - 4}", "5")
+    one.look("path", "file4", "5")
+    assert "no “file4”" in one.page.text_content("#said")
+    one.click("nav a:text-is('Map of the device')")
+    assert "Chunk of data" in one.page.text_content("#shown") and "of=@" in one.page.url
+    # a tree of now beside the same of then
+    one.go(f"compare/5/5~?of=@{newest - 1}")
+    changes = one.page.evaluate(ROWS)
+    assert any("file4" in row[2] and row[0] == "new" for row in changes)
+    assert not any("file3" in row[2] and row[0] == "new" for row in changes)
+    # to an item of the other state
+    one.click("#shown td:nth-child(3) a:has-text('“file4”') >> nth=0")
+    assert "file4" in one.page.text_content("#shown") and "of=" not in one.page.url
+    other = show(fs, at=f"#files/5?of=@{newest - 3}")
+    assert [row[0] for row in all_rows(other)] == files[newest - 3]
+
+
+@pytest.mark.claim("What `explore` says is lost of older roots is what `rescue --roots` says.")
+@pytest.mark.one_of(4)
+@pytest.mark.parametrize("name", images())
+def test_lost_of_older_roots(name: str, show: Any) -> None:
+    path = corpus.image(name)
+    table = bm.rescue_roots(path)
+    said = {row.generation: row.state for row in table.itertuples() if "scan" not in row.source}
+    with bm.open(path) as fs:
+        one = show(fs)
+        newest = fs.image.superblock.generation
+        found = one.page.evaluate("""() => about.disks[0].states.map(({faults, trees}, number) =>
+            [about.disks[0].roots[number].generation, Object.values(faults), trees.length])""")
+        assert found[0][0] == newest
+        assert {row[0] for row in found} == {one for one in said if one <= newest}
+        for generation, faults, count in found:
+            assert count
+            if said[generation] == "whole":
+                kept = re.compile(r"tree (1|5|7|25\d|2[6-9]\d|[3-9]\d\d)[,:]")
+                assert not [text for text in faults if kept.search(text)]
+            else:
+                assert faults
+                one.go(f"super?of=@{generation}")
+                assert f"{len(faults)} tree block" in one.page.text_content("#lost")
+
+
 # ------------------------------------------------------------------------------- the page --
 
 
@@ -1037,7 +1118,7 @@ def test_many_files(show: Any) -> None:
         size = len(explore(fs).html) - len(explore(empty).html)
         assert size < 10 * 40_000
         one = show(fs)
-        assert one.page.evaluate("about.counts.length") > 12
+        assert one.page.evaluate("about.disks[0].counts.length") > 12
         one.look("path", "d17/file_1234", "5")
         assert one.title.startswith(f"({fs.subvolume('').resolve('d17/file_1234')} ")
         assert one.page.evaluate("packs.size") <= 6

@@ -3,9 +3,9 @@
 
 Python packs the tree blocks (:mod:`.pack`) and writes down how items are shown (:mod:`.form`, from
 the tables of a dump). The page has both, and JavaScript that follows them: ``blocks.js`` unpacks
-blocks as they are asked for, ``form.js`` makes fields of items, ``trees.js`` searches, finds who
-refers, and compares, ``view.js`` shows, ``routes.js`` goes where an address leads,
-which ``links.js`` reads and makes.
+blocks as they are asked for, ``states.js`` knows the states of a disk, ``form.js`` makes fields of
+items, ``trees.js`` searches, finds who refers, and compares, ``view.js`` shows, ``routes.js`` goes
+where an address leads, which ``links.js`` reads and makes.
 """
 
 from btrfs_model.drawings.explore.page import Page, explore

@@ -7,8 +7,9 @@ const HEAD = HEADER.size, ITEM = ENTRY.size, POINTER = CHILD.size;
 const [COUNT, LEVEL, BYTENR] = ["nritems", "level", "bytenr"].map(name => HEADER.fields[name][0]);
 const KEY = ENTRY.fields.key[1], PLACE = ENTRY.fields.offset[0], SIZE = ENTRY.fields.size[0];
 const KEPT = 48; // packs
-const places = new Map(); // address of a block: number of its pack
-const packs = new Map(); // those that were used last, by number
+const packs = new Map(); // those that were used last, by id
+const owners = new WeakMap(); // of the memory of blocks: the disk that they are of
+const diskOf = bytes => owners.get(bytes.buffer);
 
 async function inflate(id) {
   const text = document.getElementById(id).textContent;
@@ -30,8 +31,8 @@ function nameHash(bytes) {
   return crc >>> 0;
 }
 
-function readPack(packed) {
-  const size = about.nodesize, count = viewOf(packed).getUint32(0, true), isText = packed[4];
+function readPack(disk, packed) {
+  const size = disk.nodesize, count = viewOf(packed).getUint32(0, true), isText = packed[4];
   const data = new Uint8Array(count * size), view = viewOf(data);
   let from = 5 + count;
   // rows of bytes, which stand in columns
@@ -98,31 +99,34 @@ function readPack(packed) {
     data.set(packed.subarray(from, from + size - HEAD), start + HEAD);
     from += size - HEAD;
   });
+  owners.set(data.buffer, disk);
   return new Map(starts.map(start => [view.getBigUint64(start + BYTENR, true),
                                       data.subarray(start, start + size)]));
 }
 
-async function readIndex() {
-  const packed = await inflate("index"), count = packed.length / 8;
+// Blocks are in the states that their byte of the index has a bit of.
+async function readIndex(disk) {
+  const packed = await inflate(`${disk.prefix}index`), width = 9, count = packed.length / width;
   const rows = new Uint8Array(packed.length), view = viewOf(rows);
-  for (let column = 0, from = 0; column < 8; column++)
+  for (let column = 0, from = 0; column < width; column++)
     for (let row = 0, last = 0; row < count; row++)
-      rows[row * 8 + column] = last = last + packed[from++] & 255;
+      rows[row * width + column] = last = last + packed[from++] & 255;
   let row = 0;
-  about.counts.forEach((count, pack) => {
+  disk.counts.forEach((count, pack) => {
     for (const end = row + count; row < end; row++)
-      places.set(view.getBigUint64(row * 8, true), pack);
+      disk.states.forEach((state, number) => {
+        if (rows[row * width + 8] >> number & 1) state.places.set(view.getBigUint64(row * width, true), pack);
+      });
   });
 }
 
 // The bytes of a tree block.
-async function blockAt(address) {
+async function blockAt(address, {disk, places, faults} = shown) {
   const pack = places.get(address);
-  if (pack === undefined)
-    throw Error(about.faults[address] || `no tree has a block at ${address}`);
-  const kept = packs.get(pack) || inflate(`pack${pack}`).then(readPack);
-  packs.delete(pack);
-  packs.set(pack, kept);
+  if (pack === undefined) throw Error(faults[address] || `no tree has a block at ${address}`);
+  const id = `${disk.prefix}pack${pack}`, kept = packs.get(id) || inflate(id).then(one => readPack(disk, one));
+  packs.delete(id);
+  packs.set(id, kept);
   if (packs.size > KEPT) packs.delete(packs.keys().next().value);
   return (await kept).get(address);
 }

@@ -82,7 +82,7 @@ async function* extentRows(tree, inode) {
 }
 
 async function showFiles(id, asked = `${TOP}`) {
-  const some = trees.filter(tree => tree.files);
+  const some = shown.trees.filter(tree => tree.files);
   const tree = id === undefined ? some[0] : wantedTree(id), inode = number(asked);
   if (!tree) throw Error("there is no tree with files");
   const item = await inodeItem(tree, inode);

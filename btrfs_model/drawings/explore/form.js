@@ -64,13 +64,13 @@ function timeText(second) {
     [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
 }
 
-function sumsText(bytes, data) {
-  const width = about.csum_size, count = Math.floor(bytes.length / width);
+function sumsText(bytes, data, disk) {
+  const {csum_size: width, sectorsize} = disk, count = Math.floor(bytes.length / width);
   const perLine = width < 16 ? 16 / width : 1;
   let text = "";
   for (let number = 0; number < count; number++) {
     text += number % perLine ? " [" : "\t\t[";
-    text += `${data + BigInt(number * about.sectorsize)}] 0x`;
+    text += `${data + BigInt(number * sectorsize)}] 0x`;
     text += hexOf(bytes.subarray(number * width, (number + 1) * width));
     if ((number + 1) % perLine === 0 || number + 1 === count) text += "\n";
   }
@@ -149,7 +149,7 @@ function follow(part, bytes, start, size, known) {
         break;
       }
       case "sums":
-        put(sumsText(bytes.subarray(start, start + size), load(known, 9, 8)), start, size);
+        put(sumsText(bytes.subarray(start, start + size), load(known, 9, 8), diskOf(bytes)), start, size);
         break;
       default: throw Error(`a field has the value ${value}, which none can have`);
     }
@@ -162,7 +162,7 @@ function itemKnown(block, slot) {
   const known = new Uint8Array(256), tell = viewOf(known);
   const set = (name, number) => tell.setBigUint64(form.item[name][0], BigInt.asUintN(64, number), true);
   if (slot === null) {
-    const flags = load(block, ...HEADER.fields.flags), count = countOf(block), room = about.nodesize - HEAD;
+    const flags = load(block, ...HEADER.fields.flags), count = countOf(block), room = block.length - HEAD;
     let free = Math.floor(room / POINTER) - count;
     if (!levelOf(block)) free = count ? payloadAt(block, count - 1)[0] - HEAD - count * ITEM : room;
     set("free_space", BigInt(free));
@@ -174,7 +174,8 @@ function itemKnown(block, slot) {
   known.set(block.subarray(at, at + KEY));
   set("slot", BigInt(slot));
   if (!levelOf(block)) {
-    const length = BigInt(Math.floor(payloadAt(block, slot)[1] / about.csum_size) * about.sectorsize);
+    const {csum_size, sectorsize} = diskOf(block);
+    const length = BigInt(Math.floor(payloadAt(block, slot)[1] / csum_size) * sectorsize);
     set("length", length);
     set("end", load(block, at + 9, 8) + length);
   }
@@ -183,7 +184,7 @@ function itemKnown(block, slot) {
 
 // Pieces of the head of a block, of a pointer or an item's header, and of an item's payload.
 const headPieces = block =>
-  follow(levelOf(block) ? "node" : "leaf", block, 0, about.nodesize, itemKnown(block, null));
+  follow(levelOf(block) ? "node" : "leaf", block, 0, block.length, itemKnown(block, null));
 function entryPieces(block, slot) {
   const isNode = levelOf(block) > 0;
   return follow(isNode ? "pointer" : "item", block, entryAt(block, slot),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // The address of what is shown, behind the “#”: a route, then what is chosen in it, as in
-// “in/5/5390336/3?field=size&open=2,5:5390336”. `open` has what was unfolded by hand: trees and blocks.
+// “in/5/5390336/3?of=@7&field=size&open=2,5:5390336”. `of` is a state by its name, `open` has what was
+// unfolded by hand: trees and blocks.
 
-const CHOICES = ["field", "open"];
+const CHOICES = ["of", "field", "open"];
 
 function decoded(text) {
   try { return decodeURIComponent(text); }
@@ -21,8 +22,9 @@ function readHash(hash) {
 }
 
 const chosenText = chosen => CHOICES.filter(name => chosen[name]).map(name => `${name}=${chosen[name]}`).join("&");
-function hashOf(route, chosen = {}) {
-  const text = chosenText({open: unfoldedByHand().join(","), ...chosen});
+function hashOf(route, {of = shown.name, ...chosen}) {
+  const open = of === shown.name ? unfoldedByHand().join(",") : "";
+  const text = chosenText({of, open, ...chosen});
   return text ? `${route}?${text}` : route;
 }
 
@@ -47,9 +49,8 @@ function nameFields() {
     seen.set(field, count);
     row.dataset.name = count > 1 ? `${field}~${count}` : field;
     const anchor = make("a", {textContent: cell.textContent});
-    // as it is asked for: what is unfolded may change
-    anchor.dataset.field = row.dataset.name;
-    anchor.href = `#${here.route}?field=${row.dataset.name}`;
+    Object.assign(anchor.dataset, {field: row.dataset.name, of: shown.name});
+    anchor.href = `#${here.route}?${chosenText(anchor.dataset)}`;
     cell.replaceChildren(anchor);
   }
 }

@@ -25,21 +25,21 @@ function drawn(tag, attributes, ...children) {
 // cannot be read whole are named in `faults`.
 async function occupants(faults) {
   const all = [], {types} = form, kinds = new Map();
-  for (const tree of trees)
+  for (const tree of shown.trees)
     try {
       for (const address of (await blocksOf(tree)).keys())
         if (!kinds.has(address)) kinds.set(address, KINDS_OF_TREES.findIndex(([, isIt]) => isIt(tree)));
     } catch (error) { faults.push(`${tree.name} is not in it: ${error.message}`); }
   for (const [address, kind] of kinds) {
-    if (!places.has(address)) { faults.push(about.faults[address]); continue; }
+    if (!shown.places.has(address)) { faults.push(shown.faults[address]); continue; }
     const block = await blockAt(address), generation = fieldOf("btrfs_header", "generation", block, 0);
-    all.push({start: address, size: BigInt(about.nodesize), kind, generation, isBlock: true});
+    all.push({start: address, size: BigInt(block.length), kind, generation, isBlock: true});
   }
   const extents = treeOf(EXTENT_TREE);
   if (!extents) return all;
   try {
     for await (const {key, block, slot} of itemsFrom(extents, [0n, 0, 0n])) {
-      if (key[1] !== types.EXTENT_ITEM || places.has(key[0])) continue;
+      if (key[1] !== types.EXTENT_ITEM || shown.places.has(key[0])) continue;
       const generation = fieldOf("btrfs_extent_item", "generation", block, payloadAt(block, slot)[0]);
       all.push({start: key[0], size: key[2], kind: KIND_NAMES.length - 1, generation, isBlock: false});
     }
@@ -60,7 +60,7 @@ async function chunksOfMap() {
 
 // The squares of a chunk up to `end`: of each what takes the most of it, and the newest of that.
 function squaresOf(chunk, inside, end) {
-  let size = BigInt(about.nodesize);
+  let size = BigInt(shown.disk.nodesize);
   while ((end - chunk.start) / size > CELLS_OF_CHUNK) size *= 2n;
   const cells = new Map();
   for (const one of inside) {

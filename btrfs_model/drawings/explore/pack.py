@@ -80,55 +80,72 @@ class Packs(NamedTuple):
     """The blocks of trees.
 
     `addresses`: logical addresses in the order of the packs.
+    `states`: of each block the states that have it, a bit each.
     `counts`: how many are in each pack.
     `packs`: the packs.
-    `faults`: what is wrong with the blocks that cannot be read, by address.
+    `faults`: of each state what is wrong with the blocks that cannot be read, by address.
     """
 
     addresses: list[int]
+    states: list[int]
     counts: list[int]
     packs: list[bytes]
-    faults: dict[int, str]
+    faults: list[dict[int, str]]
+
+    @property
+    def index(self) -> Bytes:
+        """Address and states of each block, as bytes of a row."""
+        rows = np.empty((len(self.addresses), 9), np.uint8)
+        rows[:, :8] = np.array(self.addresses, "<u8").view(np.uint8).reshape(-1, 8)
+        rows[:, 8] = self.states
+        return rows
 
 
-def pack_trees(image: Image, trees: Iterable[Tree]) -> Packs:
-    """Pack the blocks of trees, each once; nodes have packs of their own, which come first."""
-    nodes: dict[int, None] = {}
-    leaves: dict[int, None] = {}
-    faults: dict[int, str] = {}
-    for tree in trees:
-        _walk(image, tree, nodes, leaves, faults)
+def pack_trees(image: Image, states: Sequence[Iterable[Tree]]) -> Packs:
+    """Pack the blocks of trees, each once; nodes have packs of their own, which come first.
+
+    `states`: the trees of each. What one has at an address another may have lost: it has been
+    written since.
+    """
+    nodes: dict[int, int] = {}
+    leaves: dict[int, int] = {}
+    faults = [dict[int, str]() for _ in states]
+    for number, trees in enumerate(states):
+        for tree in trees:
+            _walk(image, tree, 1 << number, nodes, leaves, faults[number])
     per_pack = max(1, _PACK // image.nodesize)
     runs = [
         list(some)[at : at + per_pack]
         for some in (nodes, leaves)
         for at in range(0, len(some), per_pack)
     ]
-    return Packs([*nodes, *leaves], [len(run) for run in runs],
-                 [_pack(image, run) for run in runs], faults)  # fmt: skip
+    return Packs([*nodes, *leaves], [*nodes.values(), *leaves.values()],
+                 [len(run) for run in runs], [_pack(image, run) for run in runs],
+                 faults)  # fmt: skip
 
 
 def _walk(
     image: Image,
     tree: Tree,
-    nodes: dict[int, None],
-    leaves: dict[int, None],
+    state: int,
+    nodes: dict[int, int],
+    leaves: dict[int, int],
     faults: dict[int, str],
 ) -> None:
-    """Find the blocks of a tree, level by level."""
+    """Find the blocks of a tree of a state, which is a bit, level by level."""
     below = [(tree.bytenr, tree.generation)]
     for level in range(tree.level, -1, -1):
         here, below = below, []
         found = nodes if level else leaves
         for address, generation in here:
-            if address in found or address in faults:
+            if found.get(address, 0) & state or address in faults:
                 continue
             try:
                 block = image.block(address, level=level, generation=generation, tree=tree.objectid)
             except CorruptImageError as error:
                 faults[address] = str(error)
                 continue
-            found[address] = None
+            found[address] = found.get(address, 0) | state
             if level:
                 pointers = KEY_PTR.view(block, HEADER.unpack(block).nritems, HEADER.size)
                 places = pointers["blockptr"].tolist(), pointers["generation"].tolist()

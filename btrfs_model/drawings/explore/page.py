@@ -8,12 +8,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-import numpy as np
 from jinja2 import Environment, PackageLoader
 
 from btrfs_model.base.arguments import checked
@@ -38,8 +37,8 @@ from btrfs_model.volume.subvolume import Subvolume
 if TYPE_CHECKING:
     import pandas as pd
 
-_SCRIPTS: Final = ("blocks.js", "form.js", "trees.js", "map.js", "files.js", "view.js",
-                   "links.js", "routes.js")  # fmt: skip
+_SCRIPTS: Final = ("blocks.js", "states.js", "form.js", "trees.js", "map.js", "files.js",
+                   "view.js", "links.js", "routes.js")  # fmt: skip
 _INKS: Final = COLOURS | {f"ink{number}": colour for number, colour in enumerate(KINDS[:4])}
 _OF_THE_MAP: Final = ("after", "before", "ink0", "ink2", "ink1", "ink3", "muted")
 """Colours of files, extents, checksums, free space, logs, other trees and file data."""
@@ -112,7 +111,8 @@ def explore(
     Parameters
     ----------
     fs : Filesystem
-        What is shown: its last commit, and logs.
+        What is shown: its last commit, logs, and what is left of the commits that the backup roots
+        of the superblock lead to.
     snapshot : str, bytes, int or Subvolume, optional
         Show also what a send of this snapshot says: its commands, and the items that cause them.
     parent : str, bytes, int or Subvolume, optional
@@ -136,34 +136,64 @@ def explore(
         commands = list(_commands(sent.causes))
         ends = [None if one is None else str(fs.subvolume(one).id) for one in (snapshot, parent)]
         stream = {"rows": len(sent.causes), "per_part": _ROWS, "bytes": sent.size, "trees": ends}
-    roots, fault = _roots(image)
-    packs = pack_trees(image, [root.tree for root in roots])
-    if fault and fault not in packs.faults.values():
-        packs.faults[0] = fault
+    disk, data, addresses = _disk(fs, "")
     about = {
+        "disks": [disk], "named": NAMED, "form": make_form(image, addresses), "stream": stream,
+    }  # fmt: skip
+    title = f"{disk['name']}, generation {image.superblock.generation}"
+    head, tail = _frame(title, about)
+    data |= {f"stream{number}": part for number, part in enumerate(commands)}
+    return Page(title, (head, *(_script(name, part) for name, part in data.items()), tail))
+
+
+def _disk(fs: Filesystem, key: str) -> tuple[dict[str, Any], dict[str, bytes], list[int]]:
+    """Return what the page knows of a disk, its data by name, and the addresses of its blocks."""
+    image, before = fs.image, key and f"{key}-"
+    states = [fs, *_older(image)]
+    found = [_roots(state.image) for state in states]
+    packs = pack_trees(image, [[root.tree for root in roots] for roots, _ in found])
+    faults = []
+    for lost, (_, fault) in zip(packs.faults, found, strict=True):
+        if fault and fault not in lost.values():
+            lost[0] = fault
+        faults.append({str(address): printable(text) for address, text in lost.items()})
+    disk = {
+        "key": key,
+        "name": printable(os.fspath(image.path)).rpartition("/")[2],
         "nodesize": image.nodesize,
         "sectorsize": image.sectorsize,
         "super": SUPER_OFFSETS[0],
         "chunks": list(_chunks(image)),
         "csum_size": image.superblock.csum_size,
-        "trees": [_tree(fs, root) for root in roots],
+        "roots": [
+            {"generation": state.image.superblock.generation,
+             "bytenr": str(state.image.superblock.root),
+             "trees": [_tree(state, root) for root in roots]}
+            for state, (roots, _) in zip(states, found, strict=True)
+        ],
         "counts": packs.counts,
-        "faults": {str(address): printable(text) for address, text in packs.faults.items()},
-        "named": NAMED,
-        "form": make_form(image, packs.addresses),
-        "stream": stream,
-    }
-    index = np.array(packs.addresses, "<u8").view(np.uint8).reshape(-1, 8)
-    name = printable(os.fspath(image.path)).rpartition("/")[2]
-    title = f"{name}, generation {image.superblock.generation}"
-    head, tail = _frame(title, about)
+    }  # fmt: skip
     data = {
-        "index": deflate(columns(index)),
+        "index": deflate(columns(packs.index)),
         "super": deflate(_superblock(image)),
-        **{f"stream{number}": part for number, part in enumerate(commands)},
+        "faults": deflate(json.dumps(faults).encode("ascii")),
         **{f"pack{number}": pack for number, pack in enumerate(packs.packs)},
     }
-    return Page(title, (head, *(_script(name, part) for name, part in data.items()), tail))
+    return disk, {f"{before}{name}": part for name, part in data.items()}, packs.addresses
+
+
+def _older(image: Image) -> Iterator[Filesystem]:
+    """Yield the filesystem as the backup roots of its superblock have it, the newest first."""
+    sb = image.superblock
+    backups = {one.tree_root_gen: one for one in sb.backups if one.tree_root}
+    for generation, backup in sorted(backups.items(), reverse=True):
+        if generation >= sb.generation:
+            continue
+        yield Filesystem(image.as_of(replace(
+            sb, generation=generation, root=backup.tree_root, root_level=backup.tree_root_level,
+            chunk_root=backup.chunk_root, chunk_root_level=backup.chunk_root_level,
+            chunk_root_generation=backup.chunk_root_gen, log_root=0, log_root_level=0,
+        )))  # fmt: skip
 
 
 def _roots(image: Image) -> tuple[list[TreeRoot], str]:
@@ -250,11 +280,10 @@ def _frame(title: str, about: dict[str, Any]) -> tuple[str, str]:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     text = shelf.get_template("page.html.j2").render(
-        title=title, digest=digest, code=code, trees=about["trees"], faults=about["faults"],
-        about=json.dumps(about, separators=(",", ":")).replace("<", "\\u003c"),
+        title=title, digest=digest, code=code, about=about,
+        text=json.dumps(about, separators=(",", ":")).replace("<", "\\u003c"),
         colours=_INKS, dark=DARK, kinds=_OF_THE_MAP,
         shown=("ink", "muted", "line", "plain", "before", "after", "ink0", "ink1", "ink2", "ink3"),
-        has_stream=about["stream"] is not None,
     )  # fmt: skip
     head, _, tail = text.partition("<!-- packs -->")
     return head, tail

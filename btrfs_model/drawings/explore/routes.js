@@ -48,8 +48,8 @@ function keyFrom(text) {
 }
 
 async function showAddress(address) {
-  if (places.has(address)) return showBlockSomewhere(address, null);
-  if (about.faults[address]) throw Error(about.faults[address]);
+  if (shown.places.has(address)) return showBlockSomewhere(address, null);
+  if (shown.faults[address]) throw Error(shown.faults[address]);
   const extent = await extentAt(address);
   if (!extent) throw Error(`no extent has the address ${address}`);
   await showAt(treeOf(EXTENT_TREE), extent.address, extent.slot);
@@ -124,7 +124,7 @@ const ROUTES = {
   },
 };
 
-let from = ""; // who asked: "link", "search", "tree", "start"; "" the browser, for an address
+let from = ""; // who asked: "link", "search", "tree", "state", "start"; "" the browser, for an address
 function go(route, source = "link", chosen = {}) {
   const hash = hashOf(route, chosen);
   from = source;
@@ -140,12 +140,15 @@ function showRoute(hash) {
   return shownBefore;
 }
 async function showNow(hash, mine, source) {
-  const isGiven = source === "" || source === "start";
+  const isGiven = ["", "start", "state"].includes(source);
   document.body.setAttribute("aria-busy", "true");
   say("");
   try {
     const asked = readHash(hash), {route, name, parts, chosen} = asked;
     if (!Object.hasOwn(ROUTES, name)) throw Error(`there is nothing called “${name}”`);
+    const state = states.get(chosen.of || "");
+    if (!state) throw Error(`there is no “${chosen.of}” to look at`);
+    lookAt(state);
     await unfoldExactly(chosen.open);
     if (isGiven) fillSearch(name, parts);
     const before = unfolded;
@@ -160,12 +163,13 @@ async function showNow(hash, mine, source) {
     if (!byId("said").textContent) say(field ? `${byId("title").textContent}, ${chosen.field}` : byId("title").textContent);
   } catch (error) {
     // of an address that leads nowhere nothing is shown; after a search it is what was shown before
-    if (isGiven) await showStart();
+    if (isGiven) await showStart(source === "state" ? shown : states.get(""));
     say(isGiven ? `${error.message}: this is where the page begins` : error.message);
   }
   if (mine === turn) document.body.removeAttribute("aria-busy");
 }
-async function showStart() {
+async function showStart(state) {
+  lookAt(state);
   await showSuper();
   foldBefore();
   choose(byId("tree").firstChild);
@@ -177,8 +181,8 @@ document.addEventListener("click", event => {
   const anchor = event.target.closest("a[href^='#']");
   if (!anchor) return;
   event.preventDefault();
-  const [route] = anchor.getAttribute("href").slice(1).split("?");
-  go(route, "link", {field: anchor.dataset.field});
+  const [route] = anchor.getAttribute("href").slice(1).split("?"), {of, field} = anchor.dataset;
+  go(route, "link", {of, field});
 });
 
 function fillSearch(name, parts) {
@@ -194,18 +198,42 @@ byId("search").addEventListener("submit", event => {
   go(kind === "address" ? `address/${encodeURIComponent(text)}` : `${kind}/${tree}/${encodeURIComponent(text)}`, "search");
 });
 
-(async () => {
-  await readIndex();
-  const top = treeItem("superblock", "super");
+// From now on a state is what is looked at.
+function lookAt(state) {
+  if (state === shown) return;
+  shown = state;
+  const top = treeItem("superblock", "super"), {trees} = state, faults = Object.values(state.faults);
+  tops.clear();
+  unfolded = new Set();
+  current = null;
   byId("tree").replaceChildren(top, ...trees.map(tree => {
     const one = treeItem(tree.name, `tree/${tree.id}`, () => entriesOf(tree, tree.root));
     tops.set(tree.id, one);
     return one;
   }));
+  choose(top);
   const files = trees.find(tree => tree.files);
   byId("in").replaceChildren(...trees.map(tree =>
     make("option", {value: tree.id, textContent: tree.name, selected: tree === files})));
-  choose(top);
+  byId("lost").hidden = !faults.length;
+  byId("lost").replaceChildren(make("summary", {textContent: `${faults.length} tree blocks cannot be read`}),
+    make("ul", {}, ...faults.map(text => make("li", {textContent: text}))));
+  document.title = byId("name").textContent = state.title;
+  byId("state").value = state.name;
+}
+function listStates() {
+  byId("state").replaceChildren(...[...states.values()].map(state => make("option", {value: state.name, textContent: state.title})));
+  byId("states").hidden = states.size < 2;
+}
+byId("states").addEventListener("submit", event => {
+  event.preventDefault();
+  go(here.route, "state", {of: byId("state").value});
+});
+
+(async () => {
+  for (const disk of about.disks) await addDisk(disk);
+  listStates();
+  lookAt(states.get(""));
   from = "start"; // a page in a frame leaves the focus where it is
   await showRoute(isFramed() ? "" : location.hash.slice(1));
 })();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // Trees: searched, asked who refers to what, and compared.
 
-const trees = about.trees.map(tree => ({...tree, root: BigInt(tree.root)}));
-const treeOf = id => trees.find(tree => tree.id === `${id}`);
 const EXTENT_TREE = form.objects.EXTENT_TREE;
 const FILE = "btrfs_file_extent_item", INLINE = "btrfs_extent_inline_ref";
 const sizeOf = name => form.structs[name].size;
@@ -75,13 +73,12 @@ async function* itemsFrom(tree, key) {
 
 // ---------------------------------------------------------------------------- who refers to it --
 
-let parentsRead = null;
 // Who points at each block: blocks and slots.
-function parents() {
-  parentsRead ||= (async () => {
+function parents(state = shown) {
+  state.parents ||= (async () => {
     const above = new Map();
-    for (const address of places.keys()) {
-      const block = await blockAt(address);
+    for (const address of state.places.keys()) {
+      const block = await blockAt(address, state);
       if (!levelOf(block)) break; // nodes come first
       for (let slot = 0; slot < countOf(block); slot++) {
         const child = childAt(block, slot);
@@ -91,14 +88,14 @@ function parents() {
     }
     return above;
   })();
-  return parentsRead;
+  return state.parents;
 }
 
 // The trees that a block is part of.
 async function treesWith(address) {
   const above = await parents(), seen = new Set([address]);
   for (const one of seen) for (const parent of above.get(one) || []) seen.add(parent.address);
-  return trees.filter(tree => seen.has(tree.root));
+  return shown.trees.filter(tree => seen.has(tree.root));
 }
 
 // The way from a tree's root to a block; null where it is not in the tree.
@@ -133,7 +130,7 @@ async function extentAt(address) {
       block = await blockAt(leaf);
     } else slot--;
     const [start, type, offset] = keyAt(block, slot);
-    const size = type === types.METADATA_ITEM ? BigInt(about.nodesize) : offset;
+    const size = type === types.METADATA_ITEM ? BigInt(block.length) : offset;
     if (type === types.EXTENT_ITEM || type === types.METADATA_ITEM)
       return address < start + size ? {address: leaf, slot, block, key: [start, type, offset]} : null;
   }
@@ -218,7 +215,7 @@ async function blocksOf(tree) {
     let leaves = 1;
     if (level) {
       leaves = 0;
-      const block = await blockAt(address);
+      const block = await blockAt(address, tree.state);
       for (let slot = 0; slot < countOf(block); slot++)
         leaves += await walk(childAt(block, slot), level - 1);
     }
@@ -230,14 +227,14 @@ async function blocksOf(tree) {
 }
 
 // Items and whole blocks that are shared, in key order.
-async function* units(address, first, shared) {
+async function* units(state, address, first, shared) {
   if (shared.has(address)) {
     yield {key: first, shared: address, ...shared.get(address)};
     return;
   }
-  const block = await blockAt(address);
+  const block = await blockAt(address, state);
   for (let slot = 0; slot < countOf(block); slot++)
-    if (levelOf(block)) yield* units(childAt(block, slot), keyAt(block, slot), shared);
+    if (levelOf(block)) yield* units(state, childAt(block, slot), keyAt(block, slot), shared);
     else yield {key: keyAt(block, slot), address, slot, block};
 }
 
@@ -249,23 +246,27 @@ function sameBytes(one, other) {
   return one.length === other.length && one.every((byte, at) => byte === other[at]);
 }
 
+// Whether a block of a tree is the same block in another: of one disk, and in neither state lost.
+const isShared = (address, left, right, theirs) => theirs.has(address) && left.state.disk === right.state.disk &&
+  left.state.places.has(address) && right.state.places.has(address);
+
 // Compare two trees: {left, right, change} of items that differ, runs of shared blocks, and how many
 // items between them are the same though their leaves are not.
 async function* compareTrees(left, right, blocks) {
   const [ours, theirs] = blocks;
-  const shared = new Map([...ours].filter(([address]) => theirs.has(address)));
-  const sides = [units(left.root, [0n, 0, 0n], shared), units(right.root, [0n, 0, 0n], shared)];
+  const shared = new Map([...ours].filter(([address]) => isShared(address, left, right, theirs)));
+  const sides = [left, right].map(tree => units(tree.state, tree.root, [0n, 0, 0n], shared));
   let [one, other] = await Promise.all(sides.map(side => side.next()));
   let same = 0;
   for (;;) {
     if (one.done && other.done) break;
     const order = one.done ? 1 : other.done ? -1 : compareKeys(one.value.key, other.value.key);
-    const isShared = order === 0 && one.value.shared !== undefined;
-    if (order === 0 && !isShared && sameBytes(payloadOf(one.value), payloadOf(other.value))) same++;
+    const isWhole = order === 0 && one.value.shared !== undefined;
+    if (order === 0 && !isWhole && sameBytes(payloadOf(one.value), payloadOf(other.value))) same++;
     else {
       if (same) yield {same};
       same = 0;
-      if (isShared) yield {shared: one.value};
+      if (isWhole) yield {shared: one.value};
       else yield {left: order <= 0 ? one.value : null, right: order >= 0 ? other.value : null,
                   change: order < 0 ? "deleted" : order > 0 ? "new" : "changed"};
     }

@@ -10,7 +10,12 @@ function make(tag, properties = {}, ...children) {
 }
 const say = text => { byId("said").textContent = text; };
 const grouped = number => `${number}`.replace(/\B(?=(\d{3})+$)/g, ",");
-const link = (route, text) => make("a", {href: `#${route}`, textContent: text});
+// Leads to somewhere in a state.
+function link(route, text, state = shown) {
+  const one = make("a", {href: `#${route}${state.name && `?of=${state.name}`}`, textContent: text});
+  one.dataset.of = state.name;
+  return one;
+}
 const shortly = bytes => hexOf(bytes.subarray(0, 32)).replace(/..(?=.)/g, "$& ") + (bytes.length > 32 ? " …" : "");
 
 // ------------------------------------------------------------------------------------ the tree --
@@ -204,7 +209,7 @@ function routeOf(kind, value, tree, piece, pieces) {
 
 // Where on which devices a byte of a logical address lies; none where stripes are dealt out.
 function placesOf(address) {
-  const chunk = about.chunks.find(([start, length]) => address >= BigInt(start) && address < BigInt(start) + BigInt(length));
+  const chunk = shown.disk.chunks.find(([start, length]) => address >= BigInt(start) && address < BigInt(start) + BigInt(length));
   return chunk ? chunk[2].map(([device, at]) => [device, BigInt(at) + address - BigInt(chunk[0])]) : [];
 }
 const devicesText = found => found.map(([device, at]) => `byte ${grouped(at)} of device ${device}`).join(", and at ");
@@ -291,7 +296,7 @@ const blockLink = (address, slot = null) =>
 async function whoHasBlock(address) {
   const above = (await parents()).get(address) || [];
   const rows = above.map(one => ["node ", blockLink(one.address, one.slot)]);
-  for (const tree of trees) if (tree.root === address) rows.push(["root of ", link(`tree/${tree.id}`, tree.name)]);
+  for (const tree of shown.trees) if (tree.root === address) rows.push(["root of ", link(`tree/${tree.id}`, tree.name)]);
   const all = await treesWith(address);
   return [
     ...listOf(rows, "Nobody points at it."),
@@ -322,7 +327,7 @@ async function showBlock(tree, address) {
 // The bytes of a block that nothing uses: where they are, and what.
 function unused(block) {
   const count = countOf(block), first = entryAt(block, count);
-  const end = levelOf(block) || !count ? about.nodesize : payloadAt(block, count - 1)[0];
+  const end = levelOf(block) || !count ? block.length : payloadAt(block, count - 1)[0];
   if (first >= end) return [make("p", {textContent: "No byte is unused."})];
   const found = placesOf(addressOf(block)), isEmpty = block.subarray(first, end).every(byte => !byte);
   const on = found.length ? `: from ${devicesText(found.map(([device, at]) => [device, at + BigInt(first)]))} on` : "";
@@ -359,10 +364,10 @@ async function showItem(tree, address, slot) {
   const {types} = form;
   const bytenr = key[1] === types.EXTENT_ITEM ? key[0] : key[1] === types.EXTENT_DATA &&
     size >= sizeOf(FILE) && fieldOf(FILE, "type", block, start) ? fieldOf(FILE, "disk_bytenr", block, start) : 0n;
-  if (key[1] === types.METADATA_ITEM || (bytenr && places.has(bytenr)))
+  if (key[1] === types.METADATA_ITEM || (bytenr && shown.places.has(bytenr)))
     parts.push(later("Who refers to this block", () => whoHasBlock(key[0])));
   else if (bytenr) parts.push(later("Who refers to this extent", () => whoHasExtent(bytenr)));
-  if (stream && stream.trees.includes(tree.id))
+  if (stream && !shown.name && stream.trees.includes(tree.id))
     parts.push(later("Commands of the stream that it causes", () => commandsOf(key)));
   parts.push(fieldTable("Its header in the leaf", entry, block, tree));
   if (payload.some(piece => piece.field)) parts.push(fieldTable("Its fields", payload, block, tree));
@@ -370,11 +375,23 @@ async function showItem(tree, address, slot) {
   show(`${keyText(key).slice(4)}`, ...parts);
 }
 
+// Which older roots the superblock remembers, and what there still is of each.
+function rootTable(disk) {
+  const rows = disk.states.map((state, number) => {
+    const {generation, bytenr} = disk.roots[number], lost = Object.values(state.faults);
+    const shows = state === shown ? `${generation}, which is shown` : `${generation}`;
+    return [states.has(state.name) ? [state === shown ? shows : link("super", shows, state)] : shows, grouped(bytenr), number ? "a backup root" : "the last commit",
+            lost.length ? `${lost.length} tree block${lost.length > 1 ? "s" : ""} lost: ${lost[0]}${lost.length > 1 ? " …" : ""}` : "all tree blocks"];
+  });
+  return table("Its roots, the newest first", ["generation", "root tree at", "what points at it", "what is left"], rows);
+}
+
 async function showSuper() {
-  const bytes = await inflate("super"), known = new Uint8Array(256);
+  const {disk} = shown, bytes = await inflate(`${disk.prefix}super`), known = new Uint8Array(256);
   const pieces = follow("super", bytes, 0, bytes.length, known);
   show("Superblock", make("p", {textContent: "It says where the root tree, the chunk tree and the tree of logs are."}),
-    fieldTable("Its fields", pieces, bytes, trees[0], [[1, BigInt(about.super)]]), make("h3", {textContent: "Its bytes"}),
+    ...disk.roots.length > 1 ? [rootTable(disk)] : [],
+    fieldTable("Its fields", pieces, bytes, shown.trees[0], [[1, BigInt(disk.super)]]), make("h3", {textContent: "Its bytes"}),
     hexDump(bytes, 0, bytes.length));
 }
 
@@ -401,15 +418,22 @@ function growing(caption, headings, rows) {
 }
 
 function treeChoice(label, chosen) {
-  const select = make("select", {}, ...trees.map(tree =>
-    make("option", {value: tree.id, textContent: tree.name, selected: tree.id === chosen})));
+  const select = make("select", {}), here = new Set([shown, ...states.values()]);
+  for (const state of here) {
+    const all = state.trees.map(tree => make("option", {value: refOf(tree), textContent: tree.name, selected: tree === chosen}));
+    if (here.size > 1) select.append(make("optgroup", {label: state.title}, ...all));
+    else select.append(...all);
+  }
   return make("label", {}, `${label} `, select);
 }
+// What stands for a tree in an address.
+const refOf = tree => tree.state === shown ? tree.id : `${tree.id}~${tree.state.name}`;
 
 async function showCompare(left, right) {
-  const files = trees.filter(tree => tree.files);
-  const ids = [left || files[0]?.id, right || files[1]?.id || files[0]?.id];
-  const form = make("form", {}, treeChoice("Compare", ids[0]), treeChoice("with", ids[1]),
+  const files = shown.trees.filter(tree => tree.files);
+  const given = [left && wantedTree(left), right && wantedTree(right)];
+  const chosen = [given[0] || files[0], given[1] || files[1] || files[0]];
+  const form = make("form", {}, treeChoice("Compare", chosen[0]), treeChoice("with", chosen[1]),
     make("button", {textContent: "Compare"}));
   form.addEventListener("submit", event => {
     event.preventDefault();
@@ -417,11 +441,10 @@ async function showCompare(left, right) {
     go(`compare/${one.value}/${other.value}`);
   });
   if (!left || !right) return show("Compare two trees", form);
-  const sides = [wantedTree(left), wantedTree(right)];
-  const blocks = await Promise.all(sides.map(blocksOf));
-  const both = [...blocks[0].keys()].filter(address => blocks[1].has(address)).length;
+  const sides = given, blocks = await Promise.all(sides.map(blocksOf));
+  const both = [...blocks[0].keys()].filter(address => isShared(address, ...sides, blocks[1])).length;
   const alone = blocks.map(some => some.size - both);
-  const cell = (unit, tree) => unit ? [link(`in/${tree.id}/${unit.address}/${unit.slot}`, itemLabel(unit.block, unit.slot))] : ["–"];
+  const cell = (unit, tree) => unit ? [link(`in/${tree.id}/${unit.address}/${unit.slot}`, itemLabel(unit.block, unit.slot), tree.state)] : ["–"];
   async function* differing() {
     for await (const row of compareTrees(...sides, blocks))
       if (row.change) yield [row.change, cell(row.left, sides[0]), cell(row.right, sides[1])];
@@ -432,15 +455,15 @@ async function showCompare(left, right) {
       else if (row.shared) {
         const {shared, level, leaves} = row.shared;
         const text = `${level ? `node, ${grouped(leaves)} leaves` : "leaf"} ${grouped(shared)}`;
-        yield ["shared", ...sides.map(tree => [link(`in/${tree.id}/${shared}`, text)])];
+        yield ["shared", ...sides.map(tree => [link(`in/${tree.id}/${shared}`, text, tree.state)])];
       }
     }
   }
-  const names = sides.map(tree => tree.name);
+  const names = sides.map(treeName);
   const all = growing("What differs, in the order of keys", ["change", ...names], differing());
   const rest = growing("What is the same, in the order of keys", ["what", ...names], same());
-  show(`${sides[0].name} beside ${sides[1].name}`, form, make("p", {id: "shares", textContent:
-    `They share ${grouped(both)} blocks, ${grouped(both * about.nodesize)} bytes. ` +
+  show(`${names[0]} beside ${names[1]}`, form, make("p", {id: "shares", textContent:
+    `They share ${grouped(both)} blocks, ${grouped(both * sides[0].state.disk.nodesize)} bytes. ` +
     `${grouped(alone[0])} blocks are in the first alone, ${grouped(alone[1])} in the second alone.`}), ...all.children, ...rest.children);
   await rest.grow();
   await all.grow();
