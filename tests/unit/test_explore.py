@@ -1066,6 +1066,87 @@ def test_lost_of_older_roots(name: str, show: Any) -> None:
                 assert f"{len(faults)} tree block" in one.page.text_content("#lost")
 
 
+# ------------------------------------------------------------------------------ two images --
+
+BESIDE = """async id => {
+    const sides = [treeOf(`${id}~`), treeOf(`${id}~second`)], rows = [];
+    const blocks = await Promise.all(sides.map(blocksOf));
+    for await (const row of compareTrees(...sides, blocks))
+        if (row.change) rows.push([row.change, ...(row.left || row.right).key.map(String)]);
+    return rows;
+}"""
+
+
+def apart(fs: bm.Filesystem, other: bm.Filesystem, tree: int) -> list[list[str]]:
+    """How the items of a tree differ in two filesystems."""
+    ours, theirs = ({item.key: bytes(item.data) for item in one.tree(tree).items()}
+                    for one in (fs, other))  # fmt: skip
+    rows = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        change = "new" if key not in ours else "deleted" if key not in theirs else "changed"
+        if ours.get(key) != theirs.get(key):
+            rows.append([change, *map(str, key)])
+    return rows
+
+
+@pytest.mark.claim("`explore --beside` shows which items and fields of two images differ.")
+def test_two_images(show: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = tmp_path / "one.img", tmp_path / "two.img"
+    for number, path in enumerate(images):
+        # another node size, another checksum
+        with bm.create("256M", seed=1, nodesize=(16384, 4096)[number]) as fs:
+            fs.create("same")
+            fs.create("other")
+            fs.write("other", 0, b"x" * (100 + number))
+            fs.create(("ours", "theirs")[number])
+            fs.save(path)
+    page = tmp_path / "page.html"
+    command = ["explore", str(images[0]), "--beside", str(images[1]), "-o", str(page)]
+    assert run(command) == 0
+    capsys.readouterr()
+    with bm.open(images[0]) as fs, bm.open(images[1]) as other:
+        one = show(explore(fs, beside=other))
+        assert explore(fs, beside=other).html == page.read_text()
+        for tree in (1, 2, 3, 4, 5, 7, 10):
+            assert one.page.evaluate(BESIDE, tree) == apart(fs, other, tree)
+        one.click("nav a:text-is('Both images')")
+        rows = {row[0]: row[1:] for row in all_rows(one)}
+        wanted = apart(fs, other, 5)
+        there = len(list(fs.tree(5).items()))
+        kinds = [sum(row[0] == kind for row in wanted) for kind in ("changed", "deleted", "new")]
+        assert rows["fs tree “/”"] == ["differs", *map(str, [there - sum(kinds[:2]), *kinds])]
+        one.click("#shown tbody a:text-is('fs tree “/”')")
+        rows = one.page.evaluate(ROWS.replace("tables.", "[tables[0]]."))
+        inode = fs.subvolume("").resolve("other")
+        fields = next(row[3] for row in rows if row[1].startswith(f"({inode} INODE_ITEM"))
+        assert "size 100 → 101" in fields and "nbytes 100 → 101" in fields
+        # to an item of the second, which has blocks of another size
+        one.click("#shown td:nth-child(3) a:has-text('“theirs”') >> nth=0")
+        assert "?of=second" in one.page.url and "name: theirs" in one.page.text_content("#text")
+        assert "second: two.img" in one.page.title()
+        one.go("files/5?of=second")
+        assert [row[0] for row in all_rows(one)] == ["same", "other", "theirs"]
+        one.go("tree/5?of=second")
+        block = other.image.block(other.tree(5).bytenr)
+        assert HEADER.unpack(block).csum[:4].hex() in one.page.text_content("#text")
+    none = tmp_path / "none.html"
+    assert run([*command[:3], str(tmp_path / "no.img"), "-o", str(none)]) == 1
+    assert "no.img" in capsys.readouterr().err and not none.exists()
+
+
+def test_two_checksums(show: Any) -> None:
+    names = [corpus.image(f"features/csum-{kind}") for kind in ("sha256", "blake2")]
+    with bm.open(names[0]) as fs, bm.open(names[1]) as other:
+        one = show(explore(fs, beside=other))
+        for tree in (1, 5, 7):
+            assert one.page.evaluate(BESIDE, tree) == apart(fs, other, tree)
+        one.go("tree/5?of=second")
+        block = other.image.block(other.tree(5).bytenr)
+        assert HEADER.unpack(block).csum.hex() in one.page.text_content("#text")
+        one.go("beside/none")
+        assert "no image “none”" in one.page.text_content("#said")
+
+
 # ------------------------------------------------------------------------------- the page --
 
 
@@ -1076,12 +1157,16 @@ def test_lost_of_older_roots(name: str, show: Any) -> None:
     "Chromium",
 )
 def test_readable(show: Any) -> None:
-    with ten_files() as fs:
-        one = show(fs, "snap2", "snap1")
+    with ten_files() as fs, bm.create("256M", seed=2) as other:
+        other.create("large")
+        other.sync()
+        one = show(explore(fs, "snap2", "snap1", beside=other))
         (extent,) = fs.subvolume("").extents("large")
-        wrong = []
+        older, wrong = one.page.evaluate("[...states.keys()][1]"), []
+        assert older.startswith("@")
         routes = ("super", "tree/5", "path/5/docs/note3", "compare/256/257", "stream", "map",
-                  "files", f"address/{extent.disk_bytenr}")  # fmt: skip
+                  "files", f"address/{extent.disk_bytenr}", "beside", "compare/5/5~second",
+                  f"super?of={older}", "path/5/docs/note3?field=size")  # fmt: skip
         for number, route in enumerate(routes):
             one.go(route)
             one.page.wait_for_function(NOTHING_IS_MISSING)

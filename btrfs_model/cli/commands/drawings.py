@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -86,24 +87,34 @@ def draw(
         "btrfs-model explore disk.img",
         "btrfs-model explore disk.img -o page.html",
         "btrfs-model explore disk.img --send snap2 -p snap1 -o page.html",
+        "btrfs-model explore v6.1.img --beside v6.12.img -o page.html",
     ),
 )
 @image_argument
 @sample_option
 @click.option("--send", "snapshot", metavar="SUBVOL", help="Show the commands of a send as well.")
 @parent_option
+@click.option("--beside", type=click.Path(path_type=Path), metavar="IMAGE",
+              help="Put another image beside it, and what differs.")  # fmt: skip
 @output_option("Write the page to FILE.  [default: IMAGE's name with .html]", was=("--output",))
 def explore(
-    image: Images, is_sample: bool, snapshot: str | None, parent: str | None, output: Path | None
+    image: Images,
+    is_sample: bool,
+    snapshot: str | None,
+    parent: str | None,
+    beside: Path | None,
+    output: Path | None,
 ) -> None:
     """Make a page of a filesystem, to look around in with a browser.
 
     It is one file that needs nothing else: trees unfold down to items, with each field beside its
     bytes. It finds keys, inodes, paths and logical addresses, says who refers to blocks and
-    extents, and puts two trees side by side. File data outside of trees is not in it. Of
-    --sample it has the send of the second snapshot, too.
+    extents, and puts two trees side by side, also those of older roots and of the image that
+    --beside names. File data outside of trees is not in it. Of --sample it has the send of the
+    second snapshot, too.
     """
     from btrfs_model.drawings.explore import explore as make_page
+    from btrfs_model.volume.filesystem import Filesystem
 
     if is_sample and len(image.paths) > 1:
         raise click.UsageError("--sample stands for IMAGE")
@@ -114,6 +125,6 @@ def explore(
         output = Path(name).with_suffix(".html")
     if is_sample and snapshot is None:
         snapshot, parent = "snap2", "snap1"
-    with image.open() as fs:
-        make_page(fs, snapshot, parent).save(output)
+    with image.open() as fs, nullcontext() if beside is None else Filesystem.open(beside) as other:
+        make_page(fs, snapshot, parent, beside=other).save(output)
     echo(f"{printable(output)}: {output.stat().st_size:,} bytes")

@@ -9,6 +9,10 @@ const KEY = ENTRY.fields.key[1], PLACE = ENTRY.fields.offset[0], SIZE = ENTRY.fi
 const KEPT = 48; // packs
 const packs = new Map(); // those that were used last, by id
 const owners = new WeakMap(); // of the memory of blocks: the disk that they are of
+function owned(disk, bytes) {
+  owners.set(bytes.buffer, disk);
+  return bytes;
+}
 const diskOf = bytes => owners.get(bytes.buffer);
 
 async function inflate(id) {
@@ -99,7 +103,7 @@ function readPack(disk, packed) {
     data.set(packed.subarray(from, from + size - HEAD), start + HEAD);
     from += size - HEAD;
   });
-  owners.set(data.buffer, disk);
+  owned(disk, data);
   return new Map(starts.map(start => [view.getBigUint64(start + BYTENR, true),
                                       data.subarray(start, start + size)]));
 }

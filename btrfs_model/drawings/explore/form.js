@@ -126,7 +126,11 @@ function follow(part, bytes, start, size, known) {
       case "signed": put(`${BigInt.asIntN(64, value)}`); break;
       case "octal": put(value.toString(8)); break;
       case "hex": put(value.toString(16)); break;
-      case "bytes": put(hexOf(from.subarray(place, place + step.width))); break;
+      case "bytes": {
+        const width = step.field.endsWith(".csum") ? diskOf(bytes).csum_size : step.width;
+        put(hexOf(from.subarray(place, place + width)), place, width);
+        break;
+      }
       case "uuid": {
         const hex = hexOf(from.subarray(place, place + 16));
         put(hex.replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"), place, 16);

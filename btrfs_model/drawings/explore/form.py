@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, Final, cast
 
@@ -117,13 +117,13 @@ class Nowhere:
         return len(data)
 
 
-def make_form(image: Image, addresses: Iterable[int]) -> dict[str, Any]:
+def make_form(blocks: Sequence[tuple[Image, Iterable[int]]]) -> dict[str, Any]:
     """Return, as JSON has it, all that is needed to show the items of blocks as a dump does.
 
-    `image`: the image.
-    `addresses`: logical addresses of the blocks; the words that they need are asked for.
+    `blocks`: images, each with the logical addresses of blocks; the words that they need are asked
+    for. How long a checksum is, the page knows of each image.
     """
-    csum_size = image.superblock.csum_size
+    csum_size = blocks[0][0].superblock.csum_size
     parts = block_parts(csum_size, csum_headers=True, csum_items=True)
     said: dict[str, str] = {}
     names: dict[Callable[[int], str], str] = {}
@@ -146,11 +146,13 @@ def make_form(image: Image, addresses: Iterable[int]) -> dict[str, Any]:
     }
     answers = {name: asking(name, answer) for name, answer in templates.ANSWERS.items()}
     time.tzset()
-    writer = FormWriter(
-        asked_parts, answers, templates.PLAIN, sectorsize=image.sectorsize, csum_size=csum_size
-    )
-    for address in addresses:
-        _ask(writer, image, address)
+    for image, addresses in blocks:
+        writer = FormWriter(
+            asked_parts, answers, templates.PLAIN, sectorsize=image.sectorsize,
+            csum_size=image.superblock.csum_size,
+        )  # fmt: skip
+        for address in addresses:
+            _ask(writer, image, address)
     parts["super"] = [
         # which the page alone follows
         step._replace(how="text") if step.field.endswith(".magic") else step

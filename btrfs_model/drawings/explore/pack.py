@@ -93,12 +93,10 @@ class Packs(NamedTuple):
     faults: list[dict[int, str]]
 
     @property
-    def index(self) -> Bytes:
+    def rows(self) -> Bytes:
         """Address and states of each block, as bytes of a row."""
-        rows = np.empty((len(self.addresses), 9), np.uint8)
-        rows[:, :8] = np.array(self.addresses, "<u8").view(np.uint8).reshape(-1, 8)
-        rows[:, 8] = self.states
-        return rows
+        places = np.array(self.addresses, "<u8").view(np.uint8).reshape(-1, 8)
+        return np.column_stack([places, np.array(self.states, np.uint8)])
 
 
 def pack_trees(image: Image, states: Sequence[Iterable[Tree]]) -> Packs:

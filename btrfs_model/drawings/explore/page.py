@@ -99,6 +99,8 @@ def explore(
     fs: Filesystem,
     snapshot: str | bytes | int | Subvolume | None = None,
     parent: str | bytes | int | Subvolume | None = None,
+    *,
+    beside: Filesystem | None = None,
 ) -> Page:
     """Make a page with all trees of a filesystem, down to the bytes of their items.
 
@@ -117,6 +119,9 @@ def explore(
         Show also what a send of this snapshot says: its commands, and the items that cause them.
     parent : str, bytes, int or Subvolume, optional
         Send the difference to this snapshot.
+    beside : Filesystem, optional
+        Another one that the page has as well, such as what another kernel made of the same calls:
+        its trees stand beside those of the same number, with what differs.
 
     Returns
     -------
@@ -136,11 +141,15 @@ def explore(
         commands = list(_commands(sent.causes))
         ends = [None if one is None else str(fs.subvolume(one).id) for one in (snapshot, parent)]
         stream = {"rows": len(sent.causes), "per_part": _ROWS, "bytes": sent.size, "trees": ends}
-    disk, data, addresses = _disk(fs, "")
-    about = {
-        "disks": [disk], "named": NAMED, "form": make_form(image, addresses), "stream": stream,
-    }  # fmt: skip
-    title = f"{disk['name']}, generation {image.superblock.generation}"
+    disks, data, blocks = [], dict[str, bytes](), []
+    for key, one in (("", fs), ("second", beside)):
+        if one is not None:
+            disk, parts, addresses = _disk(one, key)
+            disks.append(disk)
+            data |= parts
+            blocks.append((one.image, addresses))
+    about = {"disks": disks, "named": NAMED, "form": make_form(blocks), "stream": stream}
+    title = f"{disks[0]['name']}, generation {image.superblock.generation}"
     head, tail = _frame(title, about)
     data |= {f"stream{number}": part for number, part in enumerate(commands)}
     return Page(title, (head, *(_script(name, part) for name, part in data.items()), tail))
@@ -174,7 +183,7 @@ def _disk(fs: Filesystem, key: str) -> tuple[dict[str, Any], dict[str, bytes], l
         "counts": packs.counts,
     }  # fmt: skip
     data = {
-        "index": deflate(columns(packs.index)),
+        "index": deflate(columns(packs.rows)),
         "super": deflate(_superblock(image)),
         "faults": deflate(json.dumps(faults).encode("ascii")),
         **{f"pack{number}": pack for number, pack in enumerate(packs.packs)},

@@ -116,6 +116,7 @@ const ROUTES = {
   key: async (id, text) => showFound(wantedTree(id), await search(wantedTree(id), keyFrom(text)), keyFrom(text)),
   path: (id, ...names) => showPath(wantedTree(id), names.join("/")),
   compare: showCompare,
+  beside: showBeside,
   map: showMap,
   files: showFiles,
   stream: (first = "0", text = "") => {

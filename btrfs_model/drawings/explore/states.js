@@ -10,7 +10,7 @@ async function addDisk(disk) {
   const faults = JSON.parse(new TextDecoder().decode(await inflate(`${disk.prefix}faults`)));
   disk.states = disk.roots.map((root, number) => {
     const name = disk.key + (number ? `@${root.generation}` : "");
-    const state = {disk, name, title: `${disk.name}, generation ${root.generation}`, places: new Map(), faults: faults[number]};
+    const state = {disk, name, title: `${disk.key && `${disk.key}: `}${disk.name}, generation ${root.generation}`, places: new Map(), faults: faults[number]};
     state.trees = root.trees.map(tree => ({...tree, root: BigInt(tree.root), state}));
     if (state.trees.length) states.set(name, state);
     return state;

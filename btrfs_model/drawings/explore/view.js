@@ -387,7 +387,7 @@ function rootTable(disk) {
 }
 
 async function showSuper() {
-  const {disk} = shown, bytes = await inflate(`${disk.prefix}super`), known = new Uint8Array(256);
+  const {disk} = shown, bytes = owned(disk, await inflate(`${disk.prefix}super`)), known = new Uint8Array(256);
   const pieces = follow("super", bytes, 0, bytes.length, known);
   show("Superblock", make("p", {textContent: "It says where the root tree, the chunk tree and the tree of logs are."}),
     ...disk.roots.length > 1 ? [rootTable(disk)] : [],
@@ -429,6 +429,29 @@ function treeChoice(label, chosen) {
 // What stands for a tree in an address.
 const refOf = tree => tree.state === shown ? tree.id : `${tree.id}~${tree.state.name}`;
 
+// Which fields of an item differ: each with its two values.
+const MOST_APART = 8;
+function fieldsOf({block, slot}) {
+  const seen = new Map(), fields = new Map();
+  for (const piece of payloadPieces(block, slot)) {
+    if (!piece.field || piece.at < 0) continue;
+    const name = fieldName(piece), count = (seen.get(name) || 0) + 1;
+    seen.set(name, count);
+    fields.set(count > 1 ? `${name}~${count}` : name, piece.text);
+  }
+  return fields;
+}
+function fieldsApart({left, right, change}) {
+  if (change !== "changed") return "–";
+  try {
+    const [ours, theirs] = [left, right].map(fieldsOf), apart = [];
+    for (const name of new Set([...ours.keys(), ...theirs.keys()]))
+      if (ours.get(name) !== theirs.get(name)) apart.push(`${name} ${ours.get(name) ?? "–"} → ${theirs.get(name) ?? "–"}`);
+    const more = apart.length - MOST_APART;
+    return (more > 0 ? [...apart.slice(0, MOST_APART), `${more} more`] : apart).join(", ") || "bytes that are in no field";
+  } catch (error) { return error.message; }
+}
+
 async function showCompare(left, right) {
   const files = shown.trees.filter(tree => tree.files);
   const given = [left && wantedTree(left), right && wantedTree(right)];
@@ -447,7 +470,7 @@ async function showCompare(left, right) {
   const cell = (unit, tree) => unit ? [link(`in/${tree.id}/${unit.address}/${unit.slot}`, itemLabel(unit.block, unit.slot), tree.state)] : ["–"];
   async function* differing() {
     for await (const row of compareTrees(...sides, blocks))
-      if (row.change) yield [row.change, cell(row.left, sides[0]), cell(row.right, sides[1])];
+      if (row.change) yield [row.change, cell(row.left, sides[0]), cell(row.right, sides[1]), fieldsApart(row)];
   }
   async function* same() {
     for await (const row of compareTrees(...sides, blocks)) {
@@ -460,12 +483,43 @@ async function showCompare(left, right) {
     }
   }
   const names = sides.map(treeName);
-  const all = growing("What differs, in the order of keys", ["change", ...names], differing());
+  const all = growing("What differs, in the order of keys", ["change", ...names, "fields"], differing());
   const rest = growing("What is the same, in the order of keys", ["what", ...names], same());
   show(`${names[0]} beside ${names[1]}`, form, make("p", {id: "shares", textContent:
     `They share ${grouped(both)} blocks, ${grouped(both * sides[0].state.disk.nodesize)} bytes. ` +
     `${grouped(alone[0])} blocks are in the first alone, ${grouped(alone[1])} in the second alone.`}), ...all.children, ...rest.children);
   await rest.grow();
+  await all.grow();
+}
+
+// Two images beside each other: how much differs, by tree; a tree is that of the same number.
+async function showBeside(name = "second") {
+  const [one, other] = [states.get(""), states.get(name)];
+  if (!other) throw Error(`there is no image “${name}” beside the first`);
+  async function* rows() {
+    const ids = new Set([one, other].flatMap(state => state.trees.map(tree => tree.id)));
+    for (const id of ids) {
+      const sides = [treeIn(one, id), treeIn(other, id)], [left, right] = sides;
+      if (!left || !right) {
+        yield [(left || right).name, left ? "in the first alone" : "in the second alone", "–", "–", "–"];
+        continue;
+      }
+      const counts = {same: 0, changed: 0, deleted: 0, new: 0};
+      try {
+        const blocks = await Promise.all(sides.map(blocksOf));
+        for await (const row of compareTrees(...sides, blocks)) {
+          if (row.change) counts[row.change]++;
+          else counts.same += row.same || 0;
+        }
+      } catch (error) { yield [left.name, error.message, "–", "–", "–"]; continue; }
+      const apart = counts.changed + counts.deleted + counts.new;
+      yield [[link(`compare/${id}~/${id}~${name}`, left.name)], apart ? "differs" : "the same",
+             ...["same", "changed", "deleted", "new"].map(kind => grouped(counts[kind]))];
+    }
+  }
+  const all = growing("Trees by their numbers, and how many of their items are in both, or in one alone",
+    ["tree", "what", "the same", "changed", "in the first alone", "in the second alone"], rows());
+  show(`${one.title} beside ${other.title}`, ...all.children);
   await all.grow();
 }
 
