@@ -3,9 +3,11 @@
 
 import base64
 import io
+import os
 import random
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ import nbformat
 import pytest
 from browser import CUT_OFF, WIDTHS, views, violations
 from damage import Broken
+from disks import GALLERY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from progs import needs_progs
@@ -448,6 +451,90 @@ def test_beside_btrfs_progs(name: str, show: Any) -> None:
             )
             body = text.decode("utf-8", "replace").split("\n", 2)[2]
             assert shown == body.partition("total bytes ")[0]
+
+
+FIELDS = """async items => {
+    const found = [];
+    for (const [at, slot] of items) {
+        const block = await blockAt(BigInt(at));
+        const pieces = [entryPieces(block, slot), payloadPieces(block, slot)];
+        found.push(pieces.map(some => some.filter(piece => piece.field && piece.at >= 0)
+                         .map(piece => [fieldName(piece), piece.text, piece.how])));
+    }
+    return found;
+}"""
+"""The fields of items, of their headers and payloads: name, text, and how it is written."""
+
+
+def dumped_items(paths: list[Path], leaves: list[int]) -> dict[tuple[int, int], str]:
+    """The items of leaves as btrfs-progs writes them, by leaf and slot."""
+    blocks = [word for leaf in leaves for word in ("-b", str(leaf))]
+    command = ["btrfs", "inspect-internal", "dump-tree", "--csum-items", *blocks, *paths]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        check=True,
+        env={"TZ": "UTC", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    )
+    found, leaf = dict[tuple[int, int], str](), 0
+    for part in re.split(r"^(?=leaf \d+ items|\titem )", os.fsdecode(done.stdout), flags=re.M):
+        if head := re.match(r"leaf (\d+) items", part):
+            leaf = int(head[1])
+        elif item := re.match(r"\titem (\d+) ", part):
+            found[leaf, int(item[1])] = part
+    return found
+
+
+NAMES_IN_DUMPS = {"nlink": "links", "block_group": "block group"}
+"""What a dump calls some fields."""
+
+
+@needs_progs
+@pytest.mark.claim(
+    "Fields of 1,000 random items of the gallery are in `explore` what `dump-tree` of btrfs-progs "
+    "writes.",
+    judge="progs",
+)
+def test_fields_of_the_gallery(show: Any, tmp_path: Path) -> None:
+    """Of each name as many values as the dump has, in its order, and these."""
+    dice, items, compared = random.Random(1), 0, Counter[str]()
+    disks = list(GALLERY)
+    for number, disk in enumerate(disks):
+        folder = tmp_path / disk.name
+        folder.mkdir()
+        paths = disk.write(folder)
+        left = 1000 - items
+        with bm.open(paths) as fs:
+            there = items_of(fs.image)
+            share = -(-left // (len(disks) - number))
+            some = dice.sample(there, min(len(there), max(share, 45)))
+            one = show(fs)
+        places = [[str(at), slot] for _, at, slot in some]
+        shown = one.page.evaluate(FIELDS, places)
+        dump = dumped_items(paths, sorted({at for _, at, _ in some}))
+        for (_, at, slot), (header, payload) in zip(some, shown, strict=True):
+            head, _, body = dump[at, slot].partition("\n")
+            key, offset, size = (value for _, value, _ in header)
+            assert head == f"\titem {slot} {key} itemoff {offset} itemsize {size}"
+            said = dict[str, list[str]]()
+            for field, value, how in payload:
+                # the words beside a number stand behind it, in brackets
+                if how not in ("word", "time", "rest", "sums"):
+                    said.setdefault(field, []).append(value)
+            for field, values in said.items():
+                wanted = re.findall(
+                    rf"(?<![\w.]){NAMES_IN_DUMPS.get(field, field)}:? (?:0x)?"
+                    + (r"(.*)" if field in ("name", "data") else r"(key \([^)]*\)|[^\s(]+)"),
+                    body,
+                )
+                wanted = [printable(os.fsencode(value)) for value in wanted]
+                if wanted:
+                    compared[field] += 1
+                    assert values == wanted, (disk.name, at, slot, field)
+            items += 1
+    assert items >= 1000
+    # not the same few over and over
+    assert len([field for field, times in compared.items() if times >= 3]) > 40
 
 
 @settings(max_examples=300, deadline=None)
