@@ -2,6 +2,7 @@
 // Tree blocks, unpacked as they are asked for; pack.py says how they are packed.
 
 const about = JSON.parse(document.getElementById("about").textContent);
+const {form} = about;
 const {btrfs_header: HEADER, btrfs_item: ENTRY, btrfs_key_ptr: CHILD} = about.form.structs;
 const HEAD = HEADER.size, ITEM = ENTRY.size, POINTER = CHILD.size;
 const [COUNT, LEVEL, BYTENR] = ["nritems", "level", "bytenr"].map(name => HEADER.fields[name][0]);

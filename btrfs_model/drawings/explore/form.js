@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // Fields of items: follows the steps of a dump, as native/text/text.c does.
 
-const form = about.form, U64 = 2n ** 64n;
 const STEP = ["", "", 0, 0, "", "", 0, 0, 0, "0", `${U64 - 1n}`];
 const steps = form.steps.map(given => {
   const [how, text, place, width, field, word, inItem, least, jump, value, mask] =
@@ -9,7 +8,6 @@ const steps = form.steps.map(given => {
   return {how, text, place, width, field, word, inItem, least, jump,
           value: BigInt(value), mask: BigInt(mask)};
 });
-const typeNames = Object.fromEntries(Object.entries(form.types).map(([name, number]) => [number, name]));
 const utf8 = new TextDecoder("utf-8", {fatal: true, ignoreBOM: true});
 
 // Bytes as text; what is not printable, or no UTF-8, is escaped as base/printable.py does.
@@ -44,25 +42,7 @@ function load(bytes, at, width) {
   return number;
 }
 
-const word = (name, ...of) => form.words[`${name} ${of.join(" ")}`] ?? `${of[0]}`;
-const isPlain = type => form.plain[type];
-const objectid = (number, type) => isPlain(type) && (number + 256n) % U64 >= 512n ?
-  `${number}` : word("objectid_word", number, type, 0);
-function keyText([number, type, offset]) {
-  const kind = word("type_word", type, type ? 0 : number, 0);
-  const last = isPlain(type) && offset !== U64 - 1n ? `${offset}` :
-    word("offset_word", offset, type, isPlain(type) ? 0 : number);
-  return `key (${objectid(number, type)} ${kind} ${last})`;
-}
 const keyIn = (bytes, at) => [load(bytes, at, 8), bytes[at + 8], load(bytes, at + 9, 8)];
-
-function timeText(second) {
-  const date = new Date(Number(BigInt.asIntN(64, second)) * 1000), year = date.getFullYear();
-  if (!(year >= 1000 && year <= 9999)) return word("time_word", second, 0, 0);
-  const two = number => `${number}`.padStart(2, "0");
-  return `${year}-${two(date.getMonth() + 1)}-${two(date.getDate())} ` +
-    [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
-}
 
 function sumsText(bytes, data, disk) {
   const {csum_size: width, sectorsize} = disk, count = Math.floor(bytes.length / width);
@@ -141,7 +121,7 @@ function follow(part, bytes, start, size, known) {
       case "objectid": put(objectid(value, 0)); break;
       case "key": put(keyText(keyIn(from, place)), place, 17); break;
       case "key_objectid": put(objectid(load(from, place, 8), from[place + 8]), place, 8); break;
-      case "word": put(word(step.word, value)); break;
+      case "word": put(WORDS_OF[step.word](value)); break;
       case "name": case "string": case "rest": {
         const width = step.how === "rest" ? size - at : Number(value), first = start + at;
         wants(at + width);

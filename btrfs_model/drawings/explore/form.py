@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, BinaryIO, Final, cast
+from collections.abc import Callable
+from typing import Any, Final
 
-from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.drawings.explore.words import WORDS
-from btrfs_model.native.text import ITEM, FormWriter, Step
+from btrfs_model.native.text import ITEM, Step
 from btrfs_model.ondisk import structs
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import ItemType, ObjectId, objectid_name
 from btrfs_model.ondisk.layout import Layout
-from btrfs_model.ondisk.structs import HEADER, SUPER_BLOCK
+from btrfs_model.ondisk.structs import SUPER_BLOCK
 from btrfs_model.questions.dumptree import templates
 from btrfs_model.questions.dumptree.text import block_parts
-from btrfs_model.volume.image import Image
 
 _LEADS: Final = {
     "btrfs_dir_item.location": "key",
@@ -81,10 +77,12 @@ _SAYS: Final[dict[int, tuple[str, ...]]] = {
 """Fields that stand behind a key."""
 
 
+_CSUM_SIZE: Final = 4
 _STRUCTS: Final = (
     structs.CHUNK, structs.DIR_ITEM, structs.EXTENT_DATA_REF, structs.EXTENT_INLINE_REF,
     structs.EXTENT_ITEM, structs.FILE_EXTENT_ITEM, structs.HEADER, structs.INODE_ITEM,
-    structs.INODE_REF, structs.ITEM, structs.KEY_PTR, structs.SHARED_DATA_REF,
+    structs.INODE_REF, structs.ITEM, structs.KEY_PTR, structs.ROOT_BACKUP, structs.ROOT_ITEM,
+    structs.ROOT_REF, structs.SHARED_DATA_REF, structs.STRIPE, structs.SUPER_BLOCK,
 )  # fmt: skip
 """What a page reads itself."""
 
@@ -97,11 +95,11 @@ def _places(layout: Layout[Any]) -> dict[str, Any]:
     return {"size": layout.size, "fields": places}
 
 
-def _superblock(csum_size: int) -> str:
+def _superblock() -> str:
     """Return a template with the fields of the superblock."""
     fields = SUPER_BLOCK.dtype.fields
     assert fields is not None
-    how = {"csum": f":{csum_size}", "fsid": "|uuid", "metadata_uuid": "|uuid"}
+    how = {"csum": f":{_CSUM_SIZE}", "fsid": "|uuid", "metadata_uuid": "|uuid"}
     text = []
     for name, (kind, *_) in fields.items():
         if name in how or (kind.shape == () and kind.kind == "u"):
@@ -117,46 +115,17 @@ class Nowhere:
         return len(data)
 
 
-def make_form(blocks: Sequence[tuple[Image, Iterable[int]]]) -> dict[str, Any]:
-    """Return, as JSON has it, all that is needed to show the items of blocks as a dump does.
+def make_form() -> dict[str, Any]:
+    """Return, as JSON has it, all that is needed to show items as a dump does.
 
-    `blocks`: images, each with the logical addresses of blocks; the words that they need are asked
-    for. How long a checksum is, the page knows of each image.
+    How long a checksum is, the page knows of each image: here it is 4 bytes.
     """
-    csum_size = blocks[0][0].superblock.csum_size
-    parts = block_parts(csum_size, csum_headers=True, csum_items=True)
-    said: dict[str, str] = {}
-    names: dict[Callable[[int], str], str] = {}
-
-    def asking(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(*of: int) -> Any:
-            text = answer(*of)
-            said[f"{name} {' '.join(map(str, of))}"] = text
-            return text
-
-        return ask
-
-    asked = {}
-    for function in {step.word: None for steps in parts.values() for step in steps if step.word}:
-        names[function] = str(len(names))
-        asked[function] = asking(names[function], function)
-    asked_parts = {
-        part: [step._replace(word=asked[step.word]) if step.word else step for step in steps]
-        for part, steps in parts.items()
-    }
-    answers = {name: asking(name, answer) for name, answer in templates.ANSWERS.items()}
-    time.tzset()
-    for image, addresses in blocks:
-        writer = FormWriter(
-            asked_parts, answers, templates.PLAIN, sectorsize=image.sectorsize,
-            csum_size=image.superblock.csum_size,
-        )  # fmt: skip
-        for address in addresses:
-            _ask(writer, image, address)
+    parts = block_parts(_CSUM_SIZE, csum_headers=True, csum_items=True)
+    names = {function: name for name, function in templates.WORDS.items()}
     parts["super"] = [
         # which the page alone follows
         step._replace(how="text") if step.field.endswith(".magic") else step
-        for step in templates.structure(SUPER_BLOCK, _superblock(csum_size), indent=0)
+        for step in templates.structure(SUPER_BLOCK, _superblock(), indent=0)
     ]
     starts, steps = dict[str, int](), list[Step]()
     for part, some in parts.items():
@@ -166,8 +135,12 @@ def make_form(blocks: Sequence[tuple[Image, Iterable[int]]]) -> dict[str, Any]:
         "steps": [_step(step, names) for step in steps],
         "starts": starts,
         "item": ITEM,
-        "plain": [int(plain) for plain in templates.PLAIN],
-        "words": said,
+        "flags": {
+            kind: [[[str(bit), name] for bit, name in names_of.items()], none]
+            for kind, (names_of, none) in templates.FLAGS.items()
+        },
+        "names": templates.NAMES,
+        "object_names": {str(int(one)): objectid_name(one) for one in ObjectId},
         "leads": _LEADS,
         "about": WORDS,
         "key_leads": {int(kind): leads for kind, leads in _KEY_LEADS.items()},
@@ -176,18 +149,6 @@ def make_form(blocks: Sequence[tuple[Image, Iterable[int]]]) -> dict[str, Any]:
         "types": {kind.name: int(kind) for kind in ItemType},
         "objects": {one.name: str(int(one)) for one in ObjectId},
     }
-
-
-def _ask(writer: FormWriter, image: Image, address: int) -> None:
-    """Ask for the words that a block needs; items that cannot be shown need none."""
-    block, nowhere = image.block(address), cast(BinaryIO, Nowhere())
-    slots = range(HEADER.unpack(block).nritems)
-    try:
-        writer.block(block, slots, nowhere, image.path, 0)
-    except CorruptImageError:
-        for slot in slots:
-            with suppress(CorruptImageError):
-                writer.block(block, [slot], nowhere, image.path, 0)
 
 
 def _step(step: Step, names: dict[Callable[[int], str], str]) -> list[Any]:

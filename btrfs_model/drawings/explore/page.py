@@ -37,8 +37,8 @@ from btrfs_model.volume.subvolume import Subvolume
 if TYPE_CHECKING:
     import pandas as pd
 
-_SCRIPTS: Final = ("blocks.js", "states.js", "form.js", "trees.js", "map.js", "files.js",
-                   "view.js", "links.js", "routes.js")  # fmt: skip
+_SCRIPTS: Final = ("blocks.js", "states.js", "words.js", "form.js", "trees.js", "map.js",
+                   "files.js", "view.js", "links.js", "routes.js")  # fmt: skip
 _INKS: Final = COLOURS | {f"ink{number}": colour for number, colour in enumerate(KINDS[:4])}
 _OF_THE_MAP: Final = ("after", "before", "ink0", "ink2", "ink1", "ink3", "muted")
 """Colours of files, extents, checksums, free space, logs, other trees and file data."""
@@ -141,22 +141,21 @@ def explore(
         commands = list(_commands(sent.causes))
         ends = [None if one is None else str(fs.subvolume(one).id) for one in (snapshot, parent)]
         stream = {"rows": len(sent.causes), "per_part": _ROWS, "bytes": sent.size, "trees": ends}
-    disks, data, blocks = [], dict[str, bytes](), []
+    disks, data = [], dict[str, bytes]()
     for key, one in (("", fs), ("second", beside)):
         if one is not None:
-            disk, parts, addresses = _disk(one, key)
+            disk, parts = _disk(one, key)
             disks.append(disk)
             data |= parts
-            blocks.append((one.image, addresses))
-    about = {"disks": disks, "named": NAMED, "form": make_form(blocks), "stream": stream}
+    about = {"disks": disks, "named": NAMED, "form": make_form(), "stream": stream}
     title = f"{disks[0]['name']}, generation {image.superblock.generation}"
     head, tail = _frame(title, about)
     data |= {f"stream{number}": part for number, part in enumerate(commands)}
     return Page(title, (head, *(_script(name, part) for name, part in data.items()), tail))
 
 
-def _disk(fs: Filesystem, key: str) -> tuple[dict[str, Any], dict[str, bytes], list[int]]:
-    """Return what the page knows of a disk, its data by name, and the addresses of its blocks."""
+def _disk(fs: Filesystem, key: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return what the page knows of a disk, and its data by name."""
     image, before = fs.image, key and f"{key}-"
     states = [fs, *_older(image)]
     found = [_roots(state.image) for state in states]
@@ -188,7 +187,7 @@ def _disk(fs: Filesystem, key: str) -> tuple[dict[str, Any], dict[str, bytes], l
         "faults": deflate(json.dumps(faults).encode("ascii")),
         **{f"pack{number}": pack for number, pack in enumerate(packs.packs)},
     }
-    return disk, {f"{before}{name}": part for name, part in data.items()}, packs.addresses
+    return disk, {f"{before}{name}": part for name, part in data.items()}
 
 
 def _older(image: Image) -> Iterator[Filesystem]:

@@ -15,38 +15,12 @@ async function showFound(tree, path, exactly) {
   await showAt(tree, item.address, item.slot);
   if (exactly && compareKeys(item.key, exactly)) say(`There is no (${exactly.join(" ")}); this is what comes next.`);
 }
-const number = (text = "") => {
-  const plain = text.trim().replace(/[,\s]/g, "");
-  if (!/^(0x[0-9a-f]+|-?\d+)$/i.test(plain)) throw Error(`“${text}” is no number`);
-  return BigInt.asUintN(64, BigInt(plain));
-};
 const slotFrom = text => text === undefined ? null : Number(number(text));
 const wantedTree = (id = "") => {
   const tree = treeOf(id);
   if (!tree) throw Error(`there is no tree “${id}”`);
   return tree;
 };
-// Words of a dump, and the numbers that they stand for: each with what decides on it.
-let saidBy = null;
-function numberOf(word, text, ...rest) {
-  saidBy ||= new Map(Object.entries(form.words).map(([asked, said]) => {
-    const [name, value, ...given] = asked.split(" ");
-    return [[name, said, ...given].join(" "), value];
-  }));
-  return saidBy.get([word, text, ...rest].join(" "));
-}
-// A key as a dump writes it, with or without what stands around it, or as three numbers.
-function keyFrom(text) {
-  const [, inside = ""] = text.match(/(?:.*\bkey\s+)?\(?([^()]*)/) || [];
-  const [objectid = "0", type = "0", offset = "0"] = inside.trim().split(/[\s.,]+/);
-  const named = (part, names) => part in names ? BigInt(names[part]) : number(part);
-  // what a dump calls the type of the free space cache, by its objectid
-  const kind = type === "UNTYPED" ? 0 : Number(named(numberOf("type_word", type, 0, 0) ?? type, form.types));
-  const first = named(numberOf("objectid_word", objectid, kind, 0) ?? objectid, form.objects);
-  const last = numberOf("offset_word", offset, kind, isPlain(kind) ? 0 : first);
-  return [first, kind, number(last ?? offset)];
-}
-
 async function showAddress(address) {
   if (shown.places.has(address)) return showBlockSomewhere(address, null);
   if (shown.faults[address]) throw Error(shown.faults[address]);

@@ -17,7 +17,7 @@ import re
 import stat
 import time
 import uuid as uuids
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -81,8 +81,8 @@ def _field(layout: Layout[Any] | None, name: str, word: str | None, form: str | 
         return step._replace(how="bytes", width=int(form))
     if word is None:
         return step._replace(how=_FORMS[form])
-    if word in _WORDS:
-        return step._replace(how="word", word=_WORDS[word])
+    if word in WORDS:
+        return step._replace(how="word", word=WORDS[word])
     return step._replace(how=word)
 
 
@@ -193,8 +193,54 @@ PLAIN: Final = [kind not in OBJECTID_IN and kind not in OFFSET_IN for kind in ra
 # ------------------------------------------------------------------------------ other words ----
 
 
-def _flags(names: Mapping[int, str], none: str = "") -> Callable[[int], str]:
-    """Make a function that lists the names of bits, in the order given, between bars."""
+FLAGS: Final[dict[str, tuple[dict[int, str], str]]] = {
+    "inode_flags": (
+        {
+            1 << 0: "NODATASUM",
+            1 << 1: "NODATACOW",
+            1 << 2: "READONLY",
+            1 << 3: "NOCOMPRESS",
+            1 << 4: "PREALLOC",
+            1 << 5: "SYNC",
+            1 << 6: "IMMUTABLE",
+            1 << 7: "APPEND",
+            1 << 8: "NODUMP",
+            1 << 9: "NOATIME",
+            1 << 10: "DIRSYNC",
+            1 << 11: "COMPRESS",
+        },
+        "none",
+    ),
+    "header_flags": ({1: "WRITTEN", 2: "RELOC"}, ""),
+    "root_flags": ({1: "RDONLY"}, "none"),
+    "extent_kind": ({1: "DATA", 2: "TREE_BLOCK"}, ""),
+    "block_group_content": ({1: "DATA", 4: "METADATA", 2: "SYSTEM"}, ""),
+}
+"""Names of bits in the order in which they are listed, and what is said where none is set."""
+
+NAMES: Final[dict[str, dict[int, str]]] = {
+    "compression": {0: "none", 1: "zlib", 2: "lzo", 3: "zstd"},
+    "file_extent_type": {0: "inline", 1: "regular", 2: "prealloc"},
+    "file_type": {int(kind): kind.name.removeprefix("REG_") for kind in FileType if kind},
+    "profile": {
+        0: "|single",
+        1 << 3: "|RAID0",
+        1 << 4: "|RAID1",
+        1 << 5: "|DUP",
+        1 << 6: "|RAID10",
+        1 << 7: "|RAID5",
+        1 << 8: "|RAID6",
+        1 << 9: "|RAID1C3",
+        1 << 10: "|RAID1C4",
+    },
+}
+"""Names of numbers."""
+_PROFILE_MASK: Final = sum(NAMES["profile"])
+
+
+def _flags(kind: str) -> Callable[[int], str]:
+    """Make a function that lists the names of bits between bars."""
+    names, none = FLAGS[kind]
 
     def text(flags: int) -> str:
         return "|".join(name for bit, name in names.items() if flags & bit) or none
@@ -202,38 +248,7 @@ def _flags(names: Mapping[int, str], none: str = "") -> Callable[[int], str]:
     return text
 
 
-inode_flags = _flags(
-    {
-        1 << 0: "NODATASUM",
-        1 << 1: "NODATACOW",
-        1 << 2: "READONLY",
-        1 << 3: "NOCOMPRESS",
-        1 << 4: "PREALLOC",
-        1 << 5: "SYNC",
-        1 << 6: "IMMUTABLE",
-        1 << 7: "APPEND",
-        1 << 8: "NODUMP",
-        1 << 9: "NOATIME",
-        1 << 10: "DIRSYNC",
-        1 << 11: "COMPRESS",
-    },
-    "none",
-)
-_extent_kind = _flags({1: "DATA", 2: "TREE_BLOCK"})
-_block_group_content = _flags({1: "DATA", 4: "METADATA", 2: "SYSTEM"})
-
-_PROFILES: Final = {
-    0: "|single",
-    1 << 3: "|RAID0",
-    1 << 4: "|RAID1",
-    1 << 5: "|DUP",
-    1 << 6: "|RAID10",
-    1 << 7: "|RAID5",
-    1 << 8: "|RAID6",
-    1 << 9: "|RAID1C3",
-    1 << 10: "|RAID1C4",
-}
-_PROFILE_MASK: Final = sum(_PROFILES)
+_extent_kind, _block_group_content = _flags("extent_kind"), _flags("block_group_content")
 
 
 def extent_flags(flags: int) -> str:
@@ -244,7 +259,7 @@ def extent_flags(flags: int) -> str:
 def block_group_flags(flags: int) -> str:
     """Return content and profile of a block group or chunk."""
     profile = flags & _PROFILE_MASK
-    return _block_group_content(flags) + _PROFILES.get(profile, f"|UNKNOWN.0x{profile:x}")
+    return _block_group_content(flags) + NAMES["profile"].get(profile, f"|UNKNOWN.0x{profile:x}")
 
 
 def qgroup_flags(flags: int) -> str:
@@ -255,20 +270,17 @@ def qgroup_flags(flags: int) -> str:
 
 def compression(number: int) -> str:
     """Return the name of a compression algorithm."""
-    return {0: "none", 1: "zlib", 2: "lzo", 3: "zstd"}.get(number, f"UNKNOWN.{number}")
+    return NAMES["compression"].get(number, f"UNKNOWN.{number}")
 
 
 def file_extent_type(number: int) -> str:
     """Return the name of a type of file extent."""
-    return {0: "inline", 1: "regular", 2: "prealloc"}.get(number, "unknown")
-
-
-_FILE_TYPES: Final = {int(kind): kind.name.removeprefix("REG_") for kind in FileType if kind}
+    return NAMES["file_extent_type"].get(number, "unknown")
 
 
 def file_type(number: int) -> str:
     """Return the name of a type of file, as directory entries have it."""
-    return _FILE_TYPES.get(number) or f"DIR_ITEM.{number}"
+    return NAMES["file_type"].get(number) or f"DIR_ITEM.{number}"
 
 
 def uuid(data: bytes) -> str:
@@ -300,18 +312,19 @@ def utc(second: int, *_: int) -> str:
     return str(np.datetime64(second - 2**64 if second >> 63 else second, "s")).replace("T", " ")
 
 
-_WORDS: Final[dict[str, Callable[[int], str]]] = {
+WORDS: Final[dict[str, Callable[[int], str]]] = {
     "block_group_flags": block_group_flags,
     "compression": compression,
     "extent_flags": extent_flags,
     "file_extent_type": file_extent_type,
     "file_type": file_type,
     "filemode": stat.filemode,
-    "header_flags": _flags({1: "WRITTEN", 2: "RELOC"}),
-    "inode_flags": inode_flags,
+    "header_flags": _flags("header_flags"),
+    "inode_flags": _flags("inode_flags"),
     "qgroup_flags": qgroup_flags,
-    "root_flags": _flags({1: "RDONLY"}, "none"),
+    "root_flags": _flags("root_flags"),
 }
+"""Words for the numbers of fields, by how templates name them."""
 
 ANSWERS: Final[dict[str, Answer]] = {
     "objectid_word": lambda number, item_type, _: objectid_name(number, item_type),
