@@ -71,7 +71,7 @@ INCOMPAT_FLAGS: Final = {
 }
 """Names of the features that a reader must know."""
 
-_SUPPORTED: Final = sum(
+SUPPORTED: Final = sum(
     bit
     for bit, name in INCOMPAT_FLAGS.items()
     if name not in {"ZONED", "EXTENT_TREE_V2", "REMAP_TREE"}
@@ -100,8 +100,8 @@ SUPER_FLAGS: Final = {
 }
 """Names of the bits of ``flags``."""
 
-_SUPPORTED_SUPER_FLAGS: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 32 | 1 << 34
-_METADATA_UUID: Final = 1 << 10
+SUPPORTED_SUPER_FLAGS: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 32 | 1 << 34
+METADATA_UUID: Final = 1 << 10
 _MAX_LEVEL: Final = 8
 _MIN_SECTORSIZE: Final = 4096
 _MAX_NODESIZE: Final = 65536
@@ -197,11 +197,11 @@ def _verify_copy(block: bytes, offset: int, path: str | os.PathLike[str]) -> Raw
 
 def _check_supported(raw: RawSuperBlock, path: str | os.PathLike[str], *, any_flags: bool) -> None:
     name = os.fspath(path)
-    if unsupported := raw.incompat_flags & ~_SUPPORTED:
+    if unsupported := raw.incompat_flags & ~SUPPORTED:
         raise UnsupportedError(
             f"{name}: incompatible features not supported: {_names(unsupported, INCOMPAT_FLAGS)}"
         )
-    if not any_flags and (unsupported := raw.flags & ~_SUPPORTED_SUPER_FLAGS):
+    if not any_flags and (unsupported := raw.flags & ~SUPPORTED_SUPER_FLAGS):
         raise UnsupportedError(
             f"{name}: superblock flags not supported: {_names(unsupported, SUPER_FLAGS)}"
         )
@@ -238,7 +238,7 @@ def _check_values(raw: RawSuperBlock, offset: int, path: str | os.PathLike[str])
 
 
 def _tree_fsid(raw: RawSuperBlock) -> bytes:
-    return raw.metadata_uuid if raw.incompat_flags & _METADATA_UUID else raw.fsid
+    return raw.metadata_uuid if raw.incompat_flags & METADATA_UUID else raw.fsid
 
 
 def _system_chunks(

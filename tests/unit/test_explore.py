@@ -29,6 +29,7 @@ from btrfs_model.base.printable import printable
 from btrfs_model.cli import run
 from btrfs_model.drawings.explore import Page, explore
 from btrfs_model.ondisk import structs
+from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.keys import ItemType, item_type_name
 from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR
 from btrfs_model.questions.dumptree.text import BlockText
@@ -925,6 +926,28 @@ def test_damage(show: Any, tmp_path: Path) -> None:
     assert one.page.locator(".row", has_text="checksum").count() == 1
 
 
+def test_a_loop_in_a_tree(show: Any, tmp_path: Path) -> None:
+    """A node that points at itself, with a good checksum."""
+    with bm.create("256M", seed=1, nodesize=4096) as fs:
+        fs.create_files("", [f"file{n}" for n in range(200)])
+        fs.save(tmp_path / "disk.img")
+    broken = Broken(tmp_path / "disk.img")
+    root = broken.fs().tree(5).bytenr
+    broken.write(root, HEADER.size + 17, root.to_bytes(8, "little"))
+    with broken.fs() as fs:
+        one = show(fs)
+        for route in ("inode/5/256", "files"):
+            one.go(route)
+            assert "is of level 1, and not 0" in one.page.text_content("#said"), route
+        one.go("map")
+        assert one.title == "Map of the device"
+        # what is behind it is found
+        one.go("inode/5/450")
+        assert one.title.endswith("INODE_ITEM 0)")
+        one.go(f"address/{root}")
+        assert one.title.startswith("Node of level 1")
+
+
 def test_unused_bytes(show: Any, tmp_path: Path) -> None:
     """They are 0 as kernels write them; what else is there is shown."""
     with bm.create("256M", seed=1, nodesize=4096) as fs:
@@ -1232,6 +1255,221 @@ def test_two_checksums(show: Any) -> None:
         assert HEADER.unpack(block).csum.hex() in one.page.text_content("#text")
         one.go("beside/none")
         assert "no image “none”" in one.page.text_content("#said")
+
+
+# --------------------------------------------------------------------- an image in the page --
+
+STATES = """key => [...states.values()].filter(state => state.disk.key === key).map(state => ({
+    title: state.title.replace("dropped: ", ""),
+    trees: state.trees.map(({id, name, root, level, files}) => [id, name, `${root}`, level, files]),
+    places: [...state.places.keys()].map(String).sort(),
+    faults: Object.keys(state.faults).sort(),
+    chunks: state.disk.chunks,
+}))"""
+DUMPS = """async key => {
+    const texts = [];
+    for (const state of [...states.values()].filter(state => state.disk.key === key))
+        for (const address of [...state.places.keys()].sort((one, other) => one < other ? -1 : 1)) {
+            const block = await blockAt(address, state);
+            let text = textOf(headPieces(block));
+            for (let slot = 0; slot < countOf(block); slot++) {
+                text += textOf(entryPieces(block, slot));
+                try { if (!levelOf(block)) text += textOf(payloadPieces(block, slot)); }
+                catch (error) { text += error.message; }
+            }
+            texts.push(text);
+        }
+    return texts;
+}"""
+
+
+def drop(one: Shown, path: Path) -> str:
+    """Give a file to the page; return what it says."""
+    one.page.evaluate("document.body.setAttribute('aria-busy', 'true')")
+    one.page.set_input_files("#image", path)
+    one.wait()
+    return str(one.page.text_content("#said"))
+
+
+def of_crc32c() -> list[str]:
+    """Images of one device that a page can read by itself."""
+    others = ("csum-", "two-devices")
+    return [name for name in images() if not any(other in name for other in others)]
+
+
+@pytest.mark.claim(
+    "`explore` reads an image that is dropped on its page: trees, blocks and text as of Python."
+)
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("name", of_crc32c())
+def test_a_dropped_image(name: str, show: Any) -> None:
+    path = corpus.image(name)
+    with bm.open(path) as fs:
+        one = show(fs)
+    assert "Superblock" in drop(one, path)
+    packed, dropped = (one.page.evaluate(STATES, key) for key in ("", "dropped"))
+    assert dropped == packed and len(packed) > 1
+    texts = [one.page.evaluate(DUMPS, key) for key in ("", "dropped")]
+    assert texts[0] == texts[1] and texts[0]
+    assert "?of=dropped" in one.page.url and "dropped: " in one.page.title()
+    # it stands beside that of the page
+    one.go("beside/dropped")
+    assert {row[1] for row in all_rows(one)} == {"the same"}
+    one.go("files/5?of=dropped")
+    assert one.title == "Folder"
+
+
+def test_a_dropped_image_with_the_keyboard(show: Any, tmp_path: Path) -> None:
+    with ten_files() as fs, bm.create("128M", seed=3) as other:
+        other.create("dropped file")
+        other.save(tmp_path / "other.img")
+        one = show(fs)
+        field = one.page.get_by_label("Read an image in this page, or drop it here:")
+        field.focus()
+        # the key opens the browser's own dialog, unless somebody prevents it
+        field.evaluate("""one => one.addEventListener("click", event => {
+            event.preventDefault();
+            one.dataset.opened = "yes";
+        })""")
+        one.page.keyboard.press("Space")
+        one.page.wait_for_selector("#image[data-opened]")
+        drop(one, tmp_path / "other.img")
+        one.look("path", "dropped file", "5")
+        assert "INODE_ITEM 0)" in one.title
+        # by the mouse: what a drop has
+        data = base64.b64encode((tmp_path / "other.img").read_bytes()[: 1 << 20]).decode()
+        one.page.evaluate(
+            """text => {
+                document.body.setAttribute("aria-busy", "true");
+                const bytes = Uint8Array.from(atob(text), one => one.charCodeAt(0));
+                const dataTransfer = new DataTransfer();
+                dataTransfer.items.add(new File([bytes], "<b>short.img"));
+                dispatchEvent(new DragEvent("drop", {dataTransfer, cancelable: true}));
+            }""",
+            data,
+        )
+        one.wait()
+        said = str(one.page.text_content("#said"))
+        assert said.startswith("<b>short.img is not read: its chunk tree cannot be read: ")
+        assert "the file has 1,048,576 bytes" in said
+        # what was shown is unharmed
+        assert "INODE_ITEM 0)" in one.title and "of=dropped" in one.page.url
+
+
+SB = 65536
+BROKEN_SUPER: dict[str, tuple[Callable[[bytearray], Any], str]] = {
+    "magic": (lambda sb: sb.__setitem__(slice(64, 72), b"_BHRfS_N"), "has no “_BHRfS_M”"),
+    "address": (lambda sb: sb.__setitem__(slice(48, 56), bytes(8)), "says that it is at 0"),
+    "checksum type": (lambda sb: sb.__setitem__(196, 1), "its checksums are xxhash64"),
+    "checksum": (lambda sb: sb.__setitem__(0, sb[0] ^ 1), "the checksum of its superblock"),
+    "devices": (lambda sb: sb.__setitem__(136, 2), "it is one of 2 devices"),
+    "node size": (lambda sb: sb.__setitem__(slice(148, 152), b"\1\0\0\0"), "nodesize of its super"),
+    "feature": (lambda sb: sb.__setitem__(slice(188, 196), (1 << 12).to_bytes(8, "little")),
+                "not supported: ZONED"),
+    "chunks": (lambda sb: sb.__setitem__(811 + 8, 7), "chunk 0 of its superblock is no CHUNK_ITEM"),
+    "profile": (lambda sb: sb.__setitem__(slice(811 + 17 + 24, 811 + 17 + 32),
+                                          (2 | 1 << 3).to_bytes(8, "little")), "which is RAID0"),
+}  # fmt: skip
+
+
+@pytest.mark.claim("A dropped file that is damaged ends in a sentence; the page is unharmed.")
+def test_damaged_files_are_refused(show: Any, tmp_path: Path) -> None:
+    path = tmp_path / "disk.img"
+    with ten_files() as fs:
+        one = show(fs)
+        with bm.create("128M", seed=1) as small:
+            small.create("file")
+            small.save(path)
+    whole = path.read_bytes()
+    shown = one.page.text_content("#shown")
+    mirror = 64 << 20
+    for name, (change, wanted) in BROKEN_SUPER.items():
+        data = bytearray(whole)
+        sb = data[SB : SB + 4096]
+        change(sb)
+        if name not in ("magic", "checksum"):
+            sb[:4] = csum(0, bytes(sb[32:]))
+        data[SB : SB + 4096] = sb
+        data[mirror : mirror + 4096] = bytes(4096)
+        path.write_bytes(data)
+        said = drop(one, path)
+        assert said.startswith("disk.img is not read: ") and said.endswith("."), (name, said)
+        assert wanted in said, (name, said)
+    path.write_bytes(whole[: SB + 100])
+    assert "its superblock would end at byte 69,632: the file has 65,636 bytes" in drop(one, path)
+    path.write_bytes(b"")
+    assert "the file has 0 bytes" in drop(one, path)
+    with path.open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    assert "reads 268,435,456 at most" in drop(one, path)
+    assert one.page.text_content("#shown") == shown and "of=" not in one.page.url
+    # the copy of the superblock is as good
+    path.write_bytes(whole[:SB] + bytes(4096) + whole[SB + 4096 :])
+    assert drop(one, path) == "Superblock"
+
+
+@pytest.mark.claim("No damaged image makes an error in the script of a page of `explore`.")
+def test_mutated_images(show: Any, tmp_path: Path) -> None:
+    """Half of the blocks have a good checksum; some trees have loops."""
+    dice, path = random.Random(7), tmp_path / "disk.img"
+    with ten_files() as fs:
+        one = show(fs)
+    with bm.create("128M", seed=1, nodesize=4096) as fs:
+        fs.create_files("", [f"file{number}" for number in range(60)])
+        fs.snapshot("", "snap")
+        fs.save(path)
+    with bm.open(path) as fs:
+        blocks = [(place, 4096) for at in blocks_of(fs.image) for place in fs.image.copies(at)]
+        nodes = [(place, fs.image.copies(tree.bytenr)[0]) for tree in blocks_of(fs.image).values()
+                 if tree.level for place in fs.image.copies(tree.bytenr)]  # fmt: skip
+    read, sentences = 0, set[str]()
+    for number in range(100):
+        undo = []
+        with path.open("r+b") as file:
+            for _ in range(dice.choice((1, 3, 20))):
+                at, size = (SB, 4096) if dice.random() < 0.2 else dice.choice(blocks)
+                file.seek(at)
+                old = file.read(size)
+                undo.append((at, old))
+                data = bytearray(old)
+                head = 101 + (25 * 12 if number % 3 else 0)
+                for _ in range(dice.choice((1, 2, 8))):
+                    place = dice.randrange(32, head if dice.random() < 0.7 else size)
+                    data[place] = dice.choice((0, 255, data[place] ^ 1 << dice.randrange(8)))
+                if number % 4 == 0 and nodes and at != SB:
+                    # a node that points at itself
+                    at = dice.choice(nodes)[0]
+                    file.seek(at)
+                    old = file.read(size)
+                    undo.append((at, old))
+                    data = bytearray(old)
+                    data[101 + 17 : 101 + 25] = data[48:56]
+                if dice.random() < 0.8:
+                    data[:4] = csum(0, bytes(data[32:]))
+                file.seek(at)
+                file.write(data)
+        said = drop(one, path)
+        if "is not read: " in said:
+            sentences.add(re.sub(r"[\d,]+", "N", said))
+            assert "undefined" not in said and "Cannot" not in said and said.endswith(".")
+        else:
+            read += 1
+            for route in ("files", "map", "compare/5/256", "tree/5", "tree/2", "inode/5/260"):
+                one.page.evaluate("route => go(route)", route)
+                one.wait()
+            one.page.evaluate("""async () => {
+                for (const top of [...tops.values()]) {
+                    const all = [top];
+                    for (const one of all)
+                        for (const child of await unfold(one) || []) all.push(child);
+                }
+            }""")
+        with path.open("r+b") as file:
+            for at, old in reversed(undo):
+                file.seek(at)
+                file.write(old)
+    assert read > 20 and len(sentences) > 5
+    assert one.said == []
 
 
 # ------------------------------------------------------------------------------- the page --

@@ -129,11 +129,19 @@ async function readIndex(disk) {
 async function blockAt(address, {disk, places, faults} = shown) {
   const pack = places.get(address);
   if (pack === undefined) throw Error(faults[address] || `no tree has a block at ${address}`);
+  if (disk.blocks) return disk.blocks.get(address); // of a file that was dropped
   const id = `${disk.prefix}pack${pack}`, kept = packs.get(id) || inflate(id).then(one => readPack(disk, one));
   packs.delete(id);
   packs.set(id, kept);
   if (packs.size > KEPT) packs.delete(packs.keys().next().value);
   return (await kept).get(address);
+}
+
+// A block on a level: a damaged tree may point at one that is elsewhere in it, even around in a loop.
+async function blockOn(level, address, state = shown) {
+  const block = await blockAt(address, state);
+  if (levelOf(block) !== level) throw Error(`block ${address} is of level ${levelOf(block)}, and not ${level}`);
+  return block;
 }
 
 const levelOf = block => block[LEVEL];

@@ -9,9 +9,18 @@ from typing import Any, Final
 from btrfs_model.drawings.explore.words import WORDS
 from btrfs_model.native.text import ITEM, Step
 from btrfs_model.ondisk import structs
+from btrfs_model.ondisk.hashes import CSUM_NAMES
 from btrfs_model.ondisk.keys import ItemType, ObjectId, objectid_name
 from btrfs_model.ondisk.layout import Layout
 from btrfs_model.ondisk.structs import SUPER_BLOCK
+from btrfs_model.ondisk.superblock import (
+    INCOMPAT_FLAGS,
+    METADATA_UUID,
+    SUPER_FLAGS,
+    SUPER_OFFSETS,
+    SUPPORTED,
+    SUPPORTED_SUPER_FLAGS,
+)
 from btrfs_model.questions.dumptree import templates
 from btrfs_model.questions.dumptree.text import block_parts
 
@@ -147,6 +156,17 @@ def make_form() -> dict[str, Any]:
         "says": {int(kind): fields for kind, fields in _SAYS.items()},
         "structs": {layout.name: _places(layout) for layout in _STRUCTS},
         "types": {kind.name: int(kind) for kind in ItemType},
+        "super_offsets": SUPER_OFFSETS,
+        "csum_types": {int(kind): name for kind, name in CSUM_NAMES.items()},
+        "incompat": {
+            "names": {str(bit): name for bit, name in INCOMPAT_FLAGS.items()},
+            "known": str(SUPPORTED),
+            "metadata_uuid": str(METADATA_UUID),
+        },
+        "super_flags": {
+            "names": {str(bit): name for bit, name in SUPER_FLAGS.items()},
+            "known": str(SUPPORTED_SUPER_FLAGS),
+        },
         "objects": {one.name: str(int(one)) for one in ObjectId},
     }
 

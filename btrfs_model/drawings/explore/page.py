@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SCRIPTS: Final = ("blocks.js", "states.js", "words.js", "form.js", "trees.js", "map.js",
-                   "files.js", "view.js", "links.js", "routes.js")  # fmt: skip
+                   "files.js", "view.js", "links.js", "drop.js", "routes.js")  # fmt: skip
 _INKS: Final = COLOURS | {f"ink{number}": colour for number, colour in enumerate(KINDS[:4])}
 _OF_THE_MAP: Final = ("after", "before", "ink0", "ink2", "ink1", "ink3", "muted")
 """Colours of files, extents, checksums, free space, logs, other trees and file data."""

@@ -182,7 +182,7 @@ function lookAt(state) {
   unfolded = new Set();
   current = null;
   byId("tree").replaceChildren(top, ...trees.map(tree => {
-    const one = treeItem(tree.name, `tree/${tree.id}`, () => entriesOf(tree, tree.root));
+    const one = treeItem(tree.name, `tree/${tree.id}`, () => entriesOf(tree, tree.root, tree.level));
     tops.set(tree.id, one);
     return one;
   }));

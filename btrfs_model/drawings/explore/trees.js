@@ -14,8 +14,8 @@ const fieldOf = (struct, name, block, at) => {
 async function search(tree, key) {
   const path = [];
   let address = tree.root, ahead = null;
-  for (;;) {
-    const block = await blockAt(address), count = countOf(block);
+  for (let level = tree.level;; level--) {
+    const block = await blockOn(level, address, tree.state), count = countOf(block);
     let low = 0, high = count;
     while (low < high) {
       const middle = low + high >> 1;
@@ -35,16 +35,16 @@ async function search(tree, key) {
     if (low < count || !ahead) return path;
     // the first item of the next leaf
     const next = ahead.at(-1);
-    return firstBelow(ahead, childAt(await blockAt(next.address), next.slot));
+    return firstBelow(ahead, await blockAt(next.address, tree.state), next.slot, tree.state);
   }
 }
 
-async function firstBelow(path, address) {
+async function firstBelow(path, node, slot, state) {
   for (;;) {
-    const block = await blockAt(address);
+    const address = childAt(node, slot), block = await blockOn(levelOf(node) - 1, address, state);
     path = [...path, {address, slot: 0}];
     if (!levelOf(block)) return path;
-    address = childAt(block, 0);
+    [node, slot] = [block, 0];
   }
 }
 
@@ -57,14 +57,14 @@ async function found(path) {
 // Items of a tree from a key on.
 async function* itemsFrom(tree, key) {
   for (let path = await search(tree, key);;) {
-    const {address, slot} = path.at(-1), block = await blockAt(address);
+    const {address, slot} = path.at(-1), block = await blockAt(address, tree.state);
     for (let next = slot; next < countOf(block); next++)
       yield {address, slot: next, block, key: keyAt(block, next)};
     for (path = path.slice(0, -1); path.length; path = path.slice(0, -1)) {
-      const up = path.at(-1), node = await blockAt(up.address);
+      const up = path.at(-1), node = await blockAt(up.address, tree.state);
       if (up.slot + 1 >= countOf(node)) continue;
       const way = [...path.slice(0, -1), {address: up.address, slot: up.slot + 1}];
-      path = await firstBelow(way, childAt(node, up.slot + 1));
+      path = await firstBelow(way, node, up.slot + 1, tree.state);
       break;
     }
     if (!path.length) return;
@@ -76,12 +76,16 @@ async function* itemsFrom(tree, key) {
 // Who points at each block: blocks and slots.
 function parents(state = shown) {
   state.parents ||= (async () => {
-    const above = new Map();
+    const above = new Map(), nodes = new Map();
     for (const address of state.places.keys()) {
       const block = await blockAt(address, state);
       if (!levelOf(block)) break; // nodes come first
+      nodes.set(address, block);
+    }
+    for (const [address, block] of nodes) {
       for (let slot = 0; slot < countOf(block); slot++) {
-        const child = childAt(block, slot);
+        const child = childAt(block, slot), level = nodes.has(child) ? levelOf(nodes.get(child)) : 0;
+        if (level !== levelOf(block) - 1) continue; // damage, which may lead around in a loop
         if (!above.has(child)) above.set(child, []);
         above.get(child).push({address, slot});
       }
@@ -140,8 +144,8 @@ async function extentAt(address) {
 // The last item of a tree that is before a key, or null.
 async function lastBefore(tree, key) {
   let address = tree.root, best = null;
-  for (;;) {
-    const block = await blockAt(address);
+  for (let level = tree.level;; level--) {
+    const block = await blockOn(level, address, tree.state);
     let low = 0, high = countOf(block);
     while (low < high) {
       const middle = low + high >> 1;
@@ -215,7 +219,7 @@ async function blocksOf(tree) {
     let leaves = 1;
     if (level) {
       leaves = 0;
-      const block = await blockAt(address, tree.state);
+      const block = await blockOn(level, address, tree.state);
       for (let slot = 0; slot < countOf(block); slot++)
         leaves += await walk(childAt(block, slot), level - 1);
     }
@@ -227,14 +231,14 @@ async function blocksOf(tree) {
 }
 
 // Items and whole blocks that are shared, in key order.
-async function* units(state, address, first, shared) {
+async function* units(state, level, address, first, shared) {
   if (shared.has(address)) {
     yield {key: first, shared: address, ...shared.get(address)};
     return;
   }
-  const block = await blockAt(address, state);
+  const block = await blockOn(level, address, state);
   for (let slot = 0; slot < countOf(block); slot++)
-    if (levelOf(block)) yield* units(state, childAt(block, slot), keyAt(block, slot), shared);
+    if (level) yield* units(state, level - 1, childAt(block, slot), keyAt(block, slot), shared);
     else yield {key: keyAt(block, slot), address, slot, block};
 }
 
@@ -255,7 +259,7 @@ const isShared = (address, left, right, theirs) => theirs.has(address) && left.s
 async function* compareTrees(left, right, blocks) {
   const [ours, theirs] = blocks;
   const shared = new Map([...ours].filter(([address]) => isShared(address, left, right, theirs)));
-  const sides = [left, right].map(tree => units(tree.state, tree.root, [0n, 0, 0n], shared));
+  const sides = [left, right].map(tree => units(tree.state, tree.level, tree.root, [0n, 0, 0n], shared));
   let [one, other] = await Promise.all(sides.map(side => side.next()));
   let same = 0;
   for (;;) {

@@ -32,13 +32,13 @@ function treeItem(label, route, below) {
   return one;
 }
 
-async function entriesOf(tree, address) {
-  const block = await blockAt(address), isNode = levelOf(block) > 0;
+async function entriesOf(tree, address, level) {
+  const block = await blockOn(level, address, tree.state), isNode = level > 0;
   return Array.from({length: countOf(block)}, (_, slot) => {
     if (!isNode) return treeItem(itemLabel(block, slot), `in/${tree.id}/${address}/${slot}`);
-    const child = childAt(block, slot), kind = levelOf(block) > 1 ? "node" : "leaf";
+    const child = childAt(block, slot), kind = level > 1 ? "node" : "leaf";
     const text = `${kind} ${grouped(child)} from ${keyText(keyAt(block, slot)).slice(4)}`;
-    return treeItem(text, `in/${tree.id}/${child}`, () => entriesOf(tree, child));
+    return treeItem(text, `in/${tree.id}/${child}`, () => entriesOf(tree, child, level - 1));
   });
 }
 
@@ -387,7 +387,7 @@ function rootTable(disk) {
 }
 
 async function showSuper() {
-  const {disk} = shown, bytes = owned(disk, await inflate(`${disk.prefix}super`)), known = new Uint8Array(256);
+  const {disk} = shown, bytes = disk.superBytes || owned(disk, await inflate(`${disk.prefix}super`)), known = new Uint8Array(256);
   const pieces = follow("super", bytes, 0, bytes.length, known);
   show("Superblock", make("p", {textContent: "It says where the root tree, the chunk tree and the tree of logs are."}),
     ...disk.roots.length > 1 ? [rootTable(disk)] : [],
