@@ -109,3 +109,8 @@ class OfMode:
     def is_file(self) -> bool:
         """Whether it is a regular file."""
         return stat.S_ISREG(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.mode)

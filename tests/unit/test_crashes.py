@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from corpus import PROJECT
 from crash_promises import BROKEN
 
 import btrfs_model as bm
@@ -15,10 +16,11 @@ from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.behaviour import name_ranges
 from btrfs_model.cli import cli, common
 from btrfs_model.experiments.crashes.api import Outcome, mount_after
-from btrfs_model.experiments.crashes.enumerate import Small, sequences_of
+from btrfs_model.experiments.crashes.enumerate import Small, sequences_of, text_of
 from btrfs_model.experiments.crashes.promises import RULES, History
 from btrfs_model.experiments.crashes.seen import TOP, Inode, Ref, State
 from btrfs_model.experiments.small.sequences import Steps, enumerated
+from btrfs_model.patches import Patch
 from btrfs_model.volume.device.memory import Memory
 
 FILE: Ref = (5, 257)
@@ -59,6 +61,7 @@ A, B = state(b"a", data=b"old"), state(b"b", data=b"newer")
         ("name", [A, A], {}, state(b"c", data=b"old")),
         ("never-there", [A, A], {}, state(b"a", b"c", data=b"old")),
         ("inode-unlinked", [state(b"a", b"b"), state(b"b")], {}, state()),
+        ("fsync-gone", [A, state()], {FILE: 1}, A),
         ("one-name", [state(b"a"), state(b"b")], {}, state(b"a", b"b")),
         ("fsync-inode", [state(), A, A], {FILE: 1}, state()),
         ("fsync-data", [A, state(b"a", data=b"two")], {FILE: 1}, state(b"a", data=b"oxx")),
@@ -221,7 +224,8 @@ def test_states_are_mounted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sequences = [*enumerate([begin, [*begin, ["chmod", "A/foo", 0o600], ["fsync", "B/new"]],
                              [*begin, ["create", "A/new"], ["sync"]]])]  # fmt: skip
     together = Small(behaviour).judge(sequences)
-    assert len(mounts) == 3 < together.mounts
+    # what they start from, and three more
+    assert len(mounts) == 4 <= together.mounts
     apart = [Small(behaviour).judge([one]) for one in sequences]
     assert [one for part in apart for one in part.broken] == together.broken
     assert sum(part.mounts for part in apart) == together.mounts
@@ -239,6 +243,8 @@ FINDINGS: dict[str, tuple[Steps, set[str]]] = {
                        {"v5.10", "v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
     "inode moved": ([["rename", "A/bar", "A/foo"], ["fsync", "A/foo"],
                      ["exchange", "A/foo", "B/D"], ["fsync", "B/D"]], {"v6.1", "v6.1.192"}),
+    "fsync-gone": ([["open", "A/bar", "bar"], ["unlink", "A/bar"], ["fsyncfd", "bar"]],
+                   {"v5.10", "v5.15", "v6.1", "v6.1.192"}),
 }  # fmt: skip
 """The table of docs/findings.md: a sequence that breaks a rule, and on which kernels."""
 
@@ -273,36 +279,84 @@ def test_what_two_operations_break() -> None:
         assert {one.rule for one in found.broken if one.sequence == number} == rules
 
 
-TAKEN_AWAY: dict[str, tuple[Steps, str]] = {
+MANY: Steps = [["mkfiles", "D", "", 0, 699]]
+"""So many names that the worker writes into the trees what waited before them."""
+TAKEN_AWAY: dict[str, tuple[str, Steps, str]] = {
     "log-sub-trans": (
-        [["rename", "A/bar", "B/new"], ["fsync", "B"], ["chmod", "A/foo", 0o600],
-         ["fsync", "B/new"]], "fsync-old-names"),
-    "log-new-name-refs": (
-        [["symlink", "foo", "A/new"], ["fsync", "A"], ["rename", "A/new", "A/foo"],
-         ["fsync", "A"]], "fsync-entries"),
-    "log-new-name-unsynced": (
-        [["mkdir", "A/new"], ["chmod", "A/foo", 0o600], ["fsync", "A/foo"],
-         ["link", "A/foo", "A/new/new"], ["fsync", "A"]], "fsync-entries"),
+        "v7.2.7", [["rename", "A/bar", "B/new"], ["fsync", "B"], ["chmod", "A/foo", 0o600],
+                   ["fsync", "B/new"]], "fsync-old-names"),
+    "log-new-name-logged": ("v5.15", [["exchange", "A", "B"], ["fsync", "A"]], "inode"),
+    "log-symlinks-full": (
+        "v5.18", [["create", "A/new"], ["fsync", "A"], ["symlink", "foo", "A/a"],
+                  ["rename", "A/a", "A/b"], ["fsync", "A"]], "content"),
     "log-commit-error": (
-        [["rename", "A/bar", "A/foo"], ["fsync", "A/foo"], ["exchange", "A/foo", "B/D"],
-         ["fsync", "B/D"]], "inode"),
-    "log-old-conflicts": ([["exchange", "A", "B"], ["fsync", "A"]], "inode"),
+        "v7.2.7", [["rename", "A/bar", "A/foo"], ["fsync", "A/foo"], ["exchange", "A/foo", "B/D"],
+                   ["fsync", "B/D"]], "inode"),
+    "log-no-links": (
+        "v7.2.7", [["open", "A/bar", "bar"], ["unlink", "A/bar"], ["fsyncfd", "bar"]],
+        "fsync-gone"),
+    "log-new-name-refs": (
+        "v7.2.7", [["symlink", "foo", "A/new"], ["fsync", "A"], ["rename", "A/new", "A/foo"],
+                   ["fsync", "A"]], "fsync-entries"),
+    "log-new-name-unsynced": (
+        "v7.2.7", [["mkdir", "A/new"], ["chmod", "A/foo", 0o600], ["fsync", "A/foo"],
+                   ["link", "A/foo", "A/new/new"], ["fsync", "A"]], "fsync-entries"),
+    "log-moved-conflicts": (
+        "v7.2.7", [["exchange", "A", "B"], ["rename", "A/foo", "B/new"], ["fsync", "B/foo"]],
+        "fsync-old-names"),
+    "log-new-name-dentries": (
+        "v7.2.7", [["mkdir", "D"], ["sync"], ["create", "A/new"], *MANY, ["chmod", "A/bar", 0o600],
+                   ["fsync", "A/bar"], ["rename", "A/bar", "A/b"], ["fsync", "A"]],
+        "fsync-entries"),
+    "log-old-conflicts": ("v7.2.7", [["exchange", "A", "B"], ["fsync", "A"]], "inode"),
+    "log-conflict-dentries": (
+        "v7.2.7", [["mkdir", "D"], ["sync"], ["rmdir", "B/D"], ["create", "B/new"], *MANY,
+                   ["create", "B/D"], ["fsync", "B/D"], ["fsync", "B"]], "fsync-entries"),
+    "log-exists-size": (
+        "v7.2.7", [["truncate", "A/foo", 0], ["fsync", "A/foo"], ["link", "A/foo", "A/new"],
+                   ["fsync", "A"]], "fsync-data"),
+    "log-rmdir-mark": (
+        "v7.2.7", [["mkdir", "D"], ["mkdir", "D/d"], ["sync"], ["chmod", "D", 0o700],
+                   ["fsync", "D"], ["rename", "D/d", "A/d"], ["open", "D", "D"], ["rmdir", "D"],
+                   ["fsyncfd", "D"]], "mount"),
 }  # fmt: skip
+"""By the toggle: a kernel that has it, a sequence, and the rule that it breaks without it."""
 
 
 @pytest.mark.claim(
-    "Five fixes of the log, of 5.13 to 6.19, are found again: with the toggle taken away a "
+    "Thirteen fixes of the log, of 5.13 to 7.1, are found again: with the toggle taken away a "
     "sequence breaks a promise that it keeps with it."
 )
 @pytest.mark.parametrize("name", TAKEN_AWAY)
 def test_fixes_are_found_again(name: str) -> None:
-    steps, rule = TAKEN_AWAY[name]
+    kernel, steps, rule = TAKEN_AWAY[name]
     broken = [
-        {one.rule for one in Small(bm.Behaviour.parse(kernel)).judge([(0, steps)]).broken}
-        for kernel in ("v7.2.7", f"v7.2.7 - {name}")
+        {one.rule for one in Small(bm.Behaviour.parse(behaviour)).judge([(0, steps)]).broken}
+        for behaviour in (kernel, f"{kernel} - {name}")
     ]
     assert rule not in broken[0]
     assert rule in broken[1]
+
+
+def test_the_page_has_the_fixes() -> None:
+    page = (PROJECT / "docs" / "findings.md").read_text()
+    assert len(TAKEN_AWAY) == 13 and "Thirteen are found" in page
+    for name, (kernel, steps, rule) in TAKEN_AWAY.items():
+        patch = Patch(name)
+        assert (f"| `{name}` | {patch.commit} | {patch.release} | `{rule}` | `{text_of(steps)}` |"
+                in page)  # fmt: skip
+        older = {"log-new-name-logged": "v5.15", "log-symlinks-full": "v5.18"}
+        assert kernel == older.get(name, "v7.2.7")
+
+
+def test_sequences_that_find_a_fix_are_in_the_corpus() -> None:
+    """Those that `verify sequences` does not have."""
+    for name, (_, steps, _) in TAKEN_AWAY.items():
+        path = PROJECT / f"data/verify/log-fix-{name.removeprefix('log-')}.json"
+        if path.exists():
+            last = [json.loads(line.rstrip(",")) for line in path.read_text().splitlines()[1:-1]]
+            assert last[-len(steps) - 1 :] == [*steps, ["crash"]]
+    assert len([*(PROJECT / "data/verify").glob("log-fix-*.json")]) == 8
 
 
 def test_a_table_of_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,9 +98,8 @@ class Small:
         found: dict[str, str] = {}
         for state in disk_states(recording, used=self._used):
             tally.states += state.states
-            if not state.step:
-                continue  # what all sequences start from
-            tally.mounts += 1
+            # what all sequences start from is the same mount for each of them
+            tally.mounts += state.step > 0
             for _, one in judge.broken(state, self._outcome(state)):
                 found.setdefault(one.rule, one.what)
         tally.broken += [Broken(number, rule, what) for rule, what in found.items()]

@@ -46,14 +46,16 @@ RULES: Final[dict[str, Rule]] = {
                             _LOGGED),
     "fsync-taken-names": Rule("btrfs", "nor one that unlink, or a rename of another file to it, "
                               "took", _LOGGED),
+    "fsync-gone": Rule("btrfs", "what had no name any more when it was fsynced has none",
+                       _LOGGED),
     "inode": Rule("btrfs", "what had a name all the time is there", "rename(2)"),
     "inode-unlinked": Rule("btrfs", "so is what lost one of its names to unlink, or to a rename of "
                            "another file to it", "unlink(2)"),
     "name": Rule("btrfs", "a name that was there all the time is there", "rename(2)"),
     "one-name": Rule("btrfs", "what had one name all the time has one", "rename(2)"),
     "never-there": Rule("btrfs", "no name is there that never was", "rename(2)"),
-    "content": Rule("btrfs", "a file has the content of one state, or none where it is new",
-                    "log_extent_csums(), Linux 6.18"),
+    "content": Rule("btrfs", "a file has the content of one state, or none where it is new; a "
+                    "symbolic link has its target", "log_extent_csums(), Linux 6.18"),
     "content-cut": Rule("btrfs", "old content is not cut off where a later one ended",
                         "btrfs_log_inode(), Linux 6.18"),
     "attributes": Rule("btrfs", "mode, owner and extended attributes are together those of one "
@@ -110,6 +112,9 @@ class History:
             yield from self._attributes(ref, result)
             yield from self._content(ref, result)
         for ref, at in self.fsynced.items():
+            if ref not in self.states[at] and ref in result:
+                yield Broken("fsync-gone", f"{self._path(ref)} was fsynced without a name, and is "
+                             "there again")  # fmt: skip
             if all(ref in state for state in self.states[at:]):
                 yield from self._fsynced(ref, at, result)
 
@@ -153,13 +158,16 @@ class History:
         contents = [] if ref in self.fsynced else list(self.unwritten.get(ref, []))
         contents += [(state[ref].data, state[ref].size) for state in self.states[since:]
                      if ref in state]  # fmt: skip
-        if ref not in self.states[since]:
+        if not contents:
+            return  # that it is there is what is wrong
+        # symlink(2) makes none that is empty
+        if ref not in self.states[since] and not inode.is_symlink:
             contents.append((b"", 0))
         if (inode.data, inode.size) in contents or inode.is_dir:
             return
         path = self._path(ref)
         if not inode.is_file:
-            yield Broken("content", f"{path} has another target")
+            yield Broken("content", f"{path} has a target that it never had")
             return
         old = contents[0][0]
         sizes = {state[ref].size for state in self.states if ref in state}

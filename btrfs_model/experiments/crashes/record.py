@@ -168,6 +168,8 @@ class _Run:
                 count += 1
         self.rest = [step for step in scenario.steps[count:] if step.name != "crash"]
         self.fs = self._runner.fs()
+        # kernels have the thread
+        self.fs.machine.asynchronous = True
 
     def __enter__(self) -> _Run:
         return self
@@ -210,6 +212,7 @@ class Watching:
         """Note a mount."""
         if any(one is fs for one, _ in self._mounted):
             return
+        fs.machine.asynchronous = True
         recording = Recording(name, Recorder(name, fs.memory.copy()))
         if self._looks:
             _add(recording.states, fs)
