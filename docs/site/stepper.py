@@ -206,7 +206,7 @@ def steps_of(story: Story, kernel: str, nodesize: int) -> list[Step]:
             trees = [*([fs.chunk_tree] if story.chunks else []), *of_files(fs)]
             picture = bm.draw(trees, blocks=BLOCKS)
             changes = [(start, len(run)) for start, run in before.take_changes(moment.device)]
-            written = list(_written(fs, changes))
+            written = list(written_in(fs, changes))
         pictures[str(len(pictures))] = picture
         commands = commands.replace("$NODESIZE", str(nodesize))
         crash = left(moment, kernel)
@@ -219,7 +219,7 @@ def steps_of(story: Story, kernel: str, nodesize: int) -> list[Step]:
 # ---------------------------------------------------------------------------------- writing --
 
 
-def _written(fs: Filesystem, changes: list[tuple[int, int]]) -> Iterator[Written]:
+def written_in(fs: Filesystem, changes: list[tuple[int, int]]) -> Iterator[Written]:
     """Say what is at the places of a device that changed, by owner."""
     places = [
         (start, start + chunk.stripe_length, chunk)

@@ -11,8 +11,8 @@ btrfs subvolume snapshot -r /mnt/home /mnt/monday
 echo "the second version" >/mnt/home/file
 btrfs subvolume snapshot -r /mnt/home /mnt/tuesday
 
-# A send compares the two trees and passes over blocks that they share. It writes nothing to the
-# disk.
+# A send of the second snapshot, with the first as its parent, compares their trees. It writes
+# nothing to the disk.
 btrfs send -q -p /mnt/monday -f /tmp/stream /mnt/tuesday
 
 # A receive of the first snapshot makes a subvolume and writes the file as any process would.

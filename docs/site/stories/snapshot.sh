@@ -9,7 +9,7 @@ done
 sync
 
 # A snapshot copies the root block, and shares all that is below it. Its name is an entry of the
-# top: for that, leaves of the top are copied as well.
+# top: for that, a leaf or more of the top is copied as well.
 btrfs subvolume snapshot -r /mnt /mnt/snap
 
 # A second snapshot does the same once more.
