@@ -236,6 +236,9 @@ FINDINGS: dict[str, tuple[Steps, set[str]]] = {
                  {"v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
     "fsync-taken-names": ([["rename", "A/bar", "A/foo"], ["fsync", "B/foo"]],
                           {"v5.10", "v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
+    "fsync-taken-names unlinked": ([["create", "A/new"], ["fsync", "A"], ["unlink", "A/foo"],
+                                    ["fsync", "B/foo"]],
+                                   {"v5.18", "v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
     "inode": ([["exchange", "A", "B"], ["fsync", "A"]], {"v5.10", "v6.1"}),
     "inode exchanged": ([["exchange", "A/bar", "B/foo"], ["link", "A/foo", "B/D/new"],
                          ["fsync", "B/D"]], {"v6.1", "v6.1.192", "v6.18.44", "v7.2"}),
@@ -244,13 +247,15 @@ FINDINGS: dict[str, tuple[Steps, set[str]]] = {
     "inode moved": ([["rename", "A/bar", "A/foo"], ["fsync", "A/foo"],
                      ["exchange", "A/foo", "B/D"], ["fsync", "B/D"]], {"v6.1", "v6.1.192"}),
     "fsync-gone": ([["open", "A/bar", "bar"], ["unlink", "A/bar"], ["fsyncfd", "bar"]],
-                   {"v5.10", "v5.15", "v6.1", "v6.1.192"}),
+                   {"v5.10", "v5.15", "v5.18", "v6.1", "v6.1.192"}),
 }  # fmt: skip
 """The table of docs/findings.md: a sequence that breaks a rule, and on which kernels."""
 
 
 @pytest.mark.claim("Which kernels break which promise, as docs/findings.md has it.")
-@pytest.mark.parametrize("kernel", ["v5.10", "v5.15", "v6.1", "v6.1.192", "v6.18.44", "v7.2"])
+@pytest.mark.parametrize(
+    "kernel", ["v5.10", "v5.15", "v5.18", "v6.1", "v6.1.192", "v6.18.44", "v7.2"]
+)
 def test_findings(kernel: str) -> None:
     sequences = [steps for steps, _ in FINDINGS.values()]
     found = Small(bm.Behaviour.parse(kernel)).judge(enumerate(sequences))
