@@ -5,8 +5,10 @@ Afterwards what was there is there still; nothing lies beside it, and the error 
 names the file. A write that takes half of its bytes makes no difference.
 """
 
+import csv
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -183,3 +185,41 @@ def test_figures_of_the_page() -> None:
     lines = (corpus.PROJECT / "docs" / "testing.csv").read_text().splitlines()[1:]
     for _, _, unit, number in (line.split(",") for line in lines):
         assert f"| {int(number):,} {unit} |" in page
+
+
+TOLD_OF_INPUTS = """\
+BTRFS_MODEL_FUZZ_IMAGE= build/fuzzed/fuzz_text -max_len=256 -max_total_time=5 -timeout=20 \\
+Done 40867 runs in 6 second(s)
+stat::number_of_executed_units: 40867
+BTRFS_MODEL_FUZZ_IMAGE= build/fuzzed/fuzz_chunks -max_len=256 -max_total_time=7 -timeout=20 \\
+stat::number_of_executed_units: 12
+"""
+TOLD_OF_MEMORY = """\
+build/sanitized/no_memory 0 a.img b.img
+no_memory: 9 points, 8 told, 1 done without, 0 wrong
+"""
+
+
+def test_what_tools_print_is_entered(tmp_path: Path) -> None:
+    docs, script = corpus.PROJECT / "docs", corpus.PROJECT / "scripts" / "testing.py"
+    names = runpy.run_path(str(script))
+    results, page = tmp_path / "testing.csv", tmp_path / "testing.md"
+    for path in (results, page):
+        path.write_text((docs / path.name).read_text())
+    point = {"case": "send", "way": "EIO"}
+    lines = "\n".join(map(json.dumps, (point, point, {"case": "tar"})))
+    names["entered"]([TOLD_OF_INPUTS, TOLD_OF_MEMORY, lines], results, page)
+    rows = {tool: row for tool, *row in csv.reader(results.read_text().splitlines())}
+    assert rows["fuzz_text"] == ["5 seconds", "inputs", "40867"]
+    assert rows["fuzz_chunks"] == ["7 seconds", "inputs", "12"]
+    assert rows["no_memory"] == ["2 images", "points", "9"]
+    assert rows["write_faults"] == ["2 commands", "points", "2"]
+    assert rows["fuzz_stream"] == ["300 seconds", "inputs", "427115"]
+    text = page.read_text()
+    assert "| `TARGET=text` | 40,867 inputs |" in text and "| 9 points |" in text
+    assert "| 427,115 inputs |" in text and "| 2 points |" in text
+    done = subprocess.run([sys.executable, script, tmp_path / "none"], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.returncode == 1 and done.stderr.startswith("testing.py: ")
+    with pytest.raises(ValueError, match="no tool says here"):
+        names["told"](TOLD_OF_MEMORY.replace("0 wrong", "1 wrong"))
