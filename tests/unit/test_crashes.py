@@ -354,6 +354,18 @@ def test_the_page_has_the_fixes() -> None:
         assert kernel == older.get(name, "v7.2.7")
 
 
+@pytest.mark.parametrize("kernel", ["v6.1.176", "v6.12.101"])
+def test_kernels_without_a_fix(kernel: str) -> None:
+    """Releases that were compared with kernels, and lack some of them."""
+    for name, breaks in (("log-no-links", True), ("log-exists-size", True),
+                         ("log-conflict-dentries", False)):  # fmt: skip
+        _, steps, rule = TAKEN_AWAY[name]
+        behaviour = bm.Behaviour.parse(kernel)
+        found = {one.rule for one in Small(behaviour).judge([(0, steps)]).broken}
+        assert (rule in found) == breaks
+        assert not breaks or Patch(name) not in behaviour
+
+
 def test_sequences_that_find_a_fix_are_in_the_corpus() -> None:
     """Those that `verify sequences` does not have."""
     for name, (_, steps, _) in TAKEN_AWAY.items():
