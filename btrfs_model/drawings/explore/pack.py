@@ -141,7 +141,7 @@ def _walk(
             try:
                 block = image.block(address, level=level, generation=generation, tree=tree.objectid)
             except CorruptImageError as error:
-                faults[address] = str(error)
+                faults[address] = error.strerror or str(error)
                 continue
             found[address] = found.get(address, 0) | state
             if level:

@@ -212,7 +212,7 @@ def _roots(image: Image) -> tuple[list[TreeRoot], str]:
         for root in rooted_trees(image):
             roots.append(root)
     except CorruptImageError as error:
-        return roots, str(error)
+        return roots, error.strerror or ""
     return roots, ""
 
 
