@@ -24,7 +24,7 @@ function drawn(tag, attributes, ...children) {
 // What lies on the device: start, size, kind, generation, and whether it is a tree block. Trees that
 // cannot be read whole are named in `faults`.
 async function occupants(faults) {
-  const all = [], {types} = form, kinds = new Map();
+  const all = [], kinds = new Map();
   for (const tree of shown.trees)
     try {
       for (const address of (await blocksOf(tree)).keys())
@@ -48,7 +48,7 @@ async function occupants(faults) {
 }
 
 async function chunksOfMap() {
-  const rows = [], {types} = form;
+  const rows = [];
   for await (const {key, block, slot} of itemsFrom(treeOf(form.objects.CHUNK_TREE), [0n, 0, 0n])) {
     if (key[1] !== types.CHUNK_ITEM) continue;
     const [at] = payloadAt(block, slot);

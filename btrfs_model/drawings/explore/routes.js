@@ -49,7 +49,6 @@ function bytesOf(name) {
   return [encode(name), undone(true), undone(false)];
 }
 async function showPath(tree, path) {
-  const {types} = form;
   let inode = 256n;
   for (const name of path.split("/").filter(name => name && name !== ".")) {
     let entry = null;

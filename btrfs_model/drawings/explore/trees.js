@@ -120,7 +120,6 @@ async function wayTo(tree, address) {
 async function extentAt(address) {
   const tree = treeOf(EXTENT_TREE);
   if (!tree) return null;
-  const {types} = form;
   // the item before (address, 255, -1)
   const path = await search(tree, [address, 255, U64 - 1n]);
   let {address: leaf, slot} = path.at(-1);
@@ -161,7 +160,7 @@ async function lastBefore(tree, key) {
 // Who refers to a data extent: rows of tree, inode, offset of the file extent, leaf, slot. As the
 // references of its items say, and every tree with the leaf: shared leaves are counted once there.
 async function fileExtents(bytenr) {
-  const extents = treeOf(EXTENT_TREE), {types} = form, leaves = new Map(), rows = [];
+  const extents = treeOf(EXTENT_TREE), leaves = new Map(), rows = [];
   const add = (leaf, slot) => leaves.set(`${leaf} ${slot}`, {leaf, slot});
   const isOf = (block, slot) => {
     const [start, size] = payloadAt(block, slot);

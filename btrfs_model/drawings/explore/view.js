@@ -361,7 +361,6 @@ async function showItem(tree, address, slot) {
     return route ? [["of the key, ", part ? "offset: " : "objectid: ", link(route, `${kind} ${value}`)]] : [];
   });
   if (leads.length) parts.push(make("h3", {textContent: "Where it leads"}), ...listOf(leads));
-  const {types} = form;
   const bytenr = key[1] === types.EXTENT_ITEM ? key[0] : key[1] === types.EXTENT_DATA &&
     size >= sizeOf(FILE) && fieldOf(FILE, "type", block, start) ? fieldOf(FILE, "disk_bytenr", block, start) : 0n;
   if (key[1] === types.METADATA_ITEM || (bytenr && shown.places.has(bytenr)))
