@@ -12,6 +12,7 @@ import ctypes
 import functools
 import os
 import platform
+import re
 import resource
 import select
 import shutil
@@ -31,7 +32,7 @@ from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import KILLED, Endless, Pipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
@@ -46,13 +47,19 @@ FILTERS: Final = frozenset({
     "uniq", "xxd", "fmt", "numfmt", "cksum", "factor", "dc",
 })  # fmt: skip
 """Programs that change bytes, and nothing else."""
+_NAMES_NONE: Final = frozenset({"tr", "expr", "printenv", "factor", "numfmt"})
+"""Filters of which no word names a file."""
+_PROGRAM_FIRST: Final = {**dict.fromkeys(("grep", "egrep", "fgrep"), "efmABCDd"), "sed": "efl",
+                         **dict.fromkeys(("awk", "gawk", "mawk"), "fFv")}  # fmt: skip
+"""Filters whose first word is a program or a pattern, and their options with a value; ``-e`` and
+``-f`` bring the program instead."""
 _SECONDS: Final = 60
 _MEMORY: Final = 4 << 30
 _OUTPUT: Final = 1 << 30
 _COPIED: Final = 1 << 30
 _NOBODY: Final = 65534
 _PIPE: Final = 1 << 16
-_ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/", "TZ": "UTC"}
+_PATH: Final = "/usr/bin:/bin"
 
 
 @functools.cache
@@ -92,7 +99,7 @@ def _told(name: str, run: Program) -> Program:
 
 def host_program(name: str) -> Program | None:
     """Return a filter of this machine; None where there is none."""
-    if name not in FILTERS or shutil.which(name, path="/usr/bin:/bin") is None:
+    if name not in FILTERS or shutil.which(name, path=_PATH) is None:
         return None
 
     def run(computer: Computer, shell: Shell, arguments: list[str]) -> int:
@@ -109,10 +116,10 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
     UnknownError
         When it cannot be shut in here, or runs for too long.
     """
-    program = shutil.which(name, path="/usr/bin:/bin")
+    program = shutil.which(name, path=_PATH)
     assert program is not None
-    if (one := _endless(computer, shell, arguments)) is not None:
-        running = _Running(computer, name, program, arguments, one)
+    if (one := _endless(computer, shell, name, arguments)) is not None:
+        running = _Running(computer, name, program, arguments, one, _environment(shell))
         output = shell.files[1]
         if isinstance(output, Pipe):
             return output.hand_over(running)
@@ -120,9 +127,13 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
         shell.files[2].write(running.close())
         return running.status
     with tempfile.TemporaryDirectory(prefix="script-") as folder:
-        words = [_copied(computer, folder, one) for one in arguments]
+        named, reads = _files(name, arguments)
+        words = [_copied(computer, folder, one) if at in named else one
+                 for at, one in enumerate(arguments)]  # fmt: skip
         source = shell.files[0]
-        data = b"" if words != arguments and not _reads_input(arguments) else source.read()
+        if reads is None:
+            reads = words == arguments or _reads_input(arguments)
+        data = source.read() if reads else b""
         Path(folder).chmod(0o755)
         try:
             here = Path(folder + computer.cwd)
@@ -132,7 +143,7 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
                 given.seek(0)
                 ran = subprocess.run(
                     [name, *words], executable=program, stdin=given, capture_output=True, cwd=here,
-                    env=_ENVIRONMENT,
+                    env=_environment(shell),
                     preexec_fn=_shut_in(folder), timeout=_SECONDS,
                 )  # fmt: skip
                 if not os.lseek(given.fileno(), 0, os.SEEK_CUR) and hasattr(source, "at"):
@@ -149,15 +160,56 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
     return ran.returncode if ran.returncode >= 0 else 128 - ran.returncode
 
 
-def _endless(computer: Computer, shell: Shell, arguments: list[str]) -> Stream | None:
+def _environment(shell: Shell) -> dict[str, str]:
+    """Return what a filter's environment is: that of the script."""
+    return {"LC_ALL": "C", "HOME": "/", "TZ": "UTC", **shell.environment(), "PATH": _PATH}
+
+
+def _files(name: str, arguments: list[str]) -> tuple[Collection[int], bool | None]:
+    """Return which words may name files, and whether the input is read.
+
+    None: it is where none of the words is a file.
+    """
+    if name in _NAMES_NONE:
+        return (), True
+    if name not in _PROGRAM_FIRST:
+        return range(len(arguments)), None
+    valued, programs, inputs = _PROGRAM_FIRST[name], list[int](), list[int]()
+    given, wants = False, ""
+    for at, word in enumerate(arguments):
+        if wants:
+            programs += [at] if wants == "f" else []
+            wants = ""
+        elif word in ("--file", "--regexp", "--expression"):
+            given, wants = True, word[2]
+        elif word.startswith("--"):
+            given |= word.startswith(("--file=", "--regexp=", "--expression="))
+        elif word.startswith("-") and word != "-":
+            letters = re.match(f"[^{valued}]*([{valued}]?)(.*)", word[1:], re.S)
+            assert letters is not None
+            given |= letters[1] in ("e", "f")
+            wants = "" if letters[2] else letters[1]
+        elif not given:
+            given = True
+        elif not (valued == _PROGRAM_FIRST["awk"] and re.match(r"[A-Za-z_]\w*=", word)):
+            inputs.append(at)
+    reads = not inputs or _reads_input([arguments[one] for one in inputs])
+    return (*programs, *inputs), reads
+
+
+def _endless(
+    computer: Computer, shell: Shell, name: str, arguments: list[str]
+) -> Stream | None:  # fmt: skip
     """Return what a filter reads where that has no end: a device, or its input."""
-    named = [one for one in arguments if one in SPECIAL and one != "/dev/null"]
+    places, reads = _files(name, arguments)
+    named = [arguments[at] for at in places if arguments[at] in SPECIAL]
     streams = [stream for one in named if (stream := computer.open(one, "r")).endless]
     if streams:
         return streams[0]
-    reads = _reads_input(arguments) or not any(
-        (seen := computer.stat(one)) is not None and seen.is_file for one in arguments
-    )
+    if reads is None:
+        reads = _reads_input(arguments) or not any(
+            (seen := computer.stat(one)) is not None and seen.is_file for one in arguments
+        )
     return shell.files[0] if shell.files[0].endless and reads else None
 
 
@@ -168,16 +220,18 @@ class _Running(Endless):
     """
 
     def __init__(
-        self, computer: Computer, name: str, program: str, arguments: list[str], source: Stream
-    ) -> None:
+        self, computer: Computer, name: str, program: str, arguments: list[str], source: Stream,
+        environment: Mapping[str, str],
+    ) -> None:  # fmt: skip
         super().__init__(name, self._written)
         self._source, self._waiting = source, b""
         self._folder = tempfile.TemporaryDirectory(prefix="script-")
         folder = self._folder.name
         Path(folder).chmod(0o755)
-        pipe, words = Path(folder, "endless"), []
-        for one in arguments:
-            words.append(str(pipe) if one in SPECIAL and one != "/dev/null"
+        pipe, words = Path(folder, "endless"), list(arguments)
+        for at in _files(name, arguments)[0]:
+            one = arguments[at]
+            words[at] = (str(pipe) if one in SPECIAL and one != "/dev/null"
                          else _copied(computer, folder, one))  # fmt: skip
         named = str(pipe) in words
         self._names = {str(pipe).encode(): one.encode() for one in arguments if one in SPECIAL}
@@ -190,7 +244,7 @@ class _Running(Endless):
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - until close()
         try:
             self._process = subprocess.Popen(
-                [name, *words], executable=program, cwd=here, env=_ENVIRONMENT,
+                [name, *words], executable=program, cwd=here, env=environment,
                 stdin=subprocess.DEVNULL if named else subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=self._errors, bufsize=0, preexec_fn=_shut_in(folder),
             )  # fmt: skip

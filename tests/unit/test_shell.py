@@ -73,6 +73,33 @@ def test_what_has_no_end_is_read_as_far_as_it_is_asked_for(tmp_path: Path, text:
     assert ours == theirs
 
 
+FILES = """\
+printf 'b\\n' > $PWD/pat; printf '{print "<" $1 ">"}\\n' > p.awk; printf 's/a/X/\\n' > p.sed
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "printf 'abc\\nxyz\\n' | grep -f pat; printf 'abc\\n' | grep -vf pat; echo $?",
+        "printf 'abc xyz\\n' | awk -f p.awk; printf 'abc\\n' | sed -nf p.sed -e p",
+        "printf 'abc\\n' | sort - pat; printf '1\\n2\\n' | paste - pat",
+        "echo x $PWD/pat y | sed s,$PWD/pat,Z,; echo $PWD/pat | grep -c $PWD/pat",
+        "grep -c b $PWD/pat; sed -n p $PWD/pat; awk '{print FNR}' v=1 $PWD/pat",
+        "echo abc | awk -v f=$PWD/pat '{ print $1, f ~ /.pat$/ }'",
+        "echo abc | tr b Z; echo a | grep -e a -A 1; echo a:b | awk -F: '{print $2}'",
+        "export X=5; awk 'BEGIN { print ENVIRON[\"X\"] }'; X=7 printenv X; Y=1; printenv Y",
+        "echo a | grep -e a pat; echo $?; echo a | grep --regexp a; cat pat | grep --file pat",
+        "echo /dev/zero | grep /dev/zero; yes b | grep -m 1 -f pat; yes $PWD/pat | sed -n '2{p;q}'",
+    ],
+)
+def test_what_is_a_file_and_what_a_program(tmp_path: Path, text: str) -> None:
+    theirs, ours = both(FILES + text + "\n", tmp_path)
+    assert (ours[0].replace(b"/w/", b"/"), ours[1]) == (
+        theirs[0].replace(bytes(tmp_path / "work") + b"/", b"/"), theirs[1]
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "text", json.loads((Path(__file__).parents[1] / "data/shell.json").read_text())
 )
