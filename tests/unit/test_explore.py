@@ -1291,6 +1291,10 @@ def drop(one: Shown, path: Path) -> str:
     return str(one.page.text_content("#said"))
 
 
+MOST_BYTES = 256 << 20
+"""Of a file that a page reads."""
+
+
 def of_crc32c() -> list[str]:
     """Images of one device that a page can read by itself."""
     others = ("csum-", "two-devices")
@@ -1306,7 +1310,11 @@ def test_a_dropped_image(name: str, show: Any) -> None:
     path = corpus.image(name)
     with bm.open(path) as fs:
         one = show(fs)
-    assert "Superblock" in drop(one, path)
+    said = drop(one, path)
+    if path.stat().st_size > MOST_BYTES:
+        assert said.endswith(f"and this page reads {MOST_BYTES:,} at most.")
+        return
+    assert "Superblock" in said
     packed, dropped = (one.page.evaluate(STATES, key) for key in ("", "dropped"))
     assert dropped == packed and len(packed) > 1
     texts = [one.page.evaluate(DUMPS, key) for key in ("", "dropped")]
