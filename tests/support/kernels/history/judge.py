@@ -389,9 +389,8 @@ def go_on(kernel: Kernel, image: Path, copy: Path, seed: str, compared: Compared
     if over_quota:
         compared.counts["over quota"] += 1
         return False
-    for _ in range(
-        _AGAIN
-    ):  # a balance that goes on may abort, or not: what is wrong is wrong each time
+    # a balance that goes on may abort there, or not: what is wrong is wrong each time
+    for _ in range(_AGAIN):
         if not _is_full(answer):
             break
         copied(image, copy)
