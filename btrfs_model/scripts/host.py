@@ -32,7 +32,7 @@ from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import KILLED, Endless, Pipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
@@ -153,7 +153,8 @@ def run_host(computer: Computer, shell: Shell, name: str, arguments: list[str]) 
             raise UnknownError(f"{name}: it ran for more than {_SECONDS} s") from None
         except subprocess.SubprocessError as error:
             raise UnknownError(f"{name}: {why_not() or error}") from error
-        _kept(computer, folder, words, arguments)
+        if name == "sed":
+            _kept(computer, folder, named, arguments)
     hidden = folder.encode()
     shell.files[2].write(ran.stderr.replace(hidden, b""))
     shell.files[1].write(ran.stdout.replace(hidden, b""))
@@ -349,16 +350,20 @@ def _copied(computer: Computer, folder: str, word: str) -> str:
     return str(path) if word.startswith("/") else os.path.relpath(path, folder + computer.cwd)
 
 
-def _kept(computer: Computer, folder: str, words: list[str], arguments: list[str]) -> None:
-    """Write back what ``sed -i`` changed."""
-    if not any(one.startswith("-i") or one == "--in-place" for one in arguments):
+def _kept(computer: Computer, folder: str, named: Iterable[int], arguments: list[str]) -> None:
+    """Write back what ``sed -i`` changed, and what it kept of that (``-i.bak``)."""
+    found = [re.fullmatch(r"-[nErsuz]*i(.*)|--in-place=?(.*)", one) for one in arguments]
+    option = next(filter(None, found), None)
+    if option is None:
         return
-    for word, told in zip(words, arguments, strict=True):
-        if word != told:
-            path = Path(folder + computer.absolute(told))
-            data = path.read_bytes()
-            if data != computer.read(told):
-                computer.open(told, "w").write(data)
+    suffix = option[1] or option[2] or ""
+    for at in named:
+        told = arguments[at]
+        for name in (told, told + suffix):
+            path = Path(folder + computer.absolute(name))
+            seen = computer.stat(name)
+            if path.is_file() and (seen is None or path.read_bytes() != computer.read(name)):
+                computer.open(name, "w").write(path.read_bytes())
 
 
 # ------------------------------------------------------------------------------------ shut in --

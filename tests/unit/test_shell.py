@@ -89,6 +89,8 @@ printf 'b\\n' > $PWD/pat; printf '{print "<" $1 ">"}\\n' > p.awk; printf 's/a/X/
         "echo abc | awk -v f=$PWD/pat '{ print $1, f ~ /.pat$/ }'",
         "echo abc | tr b Z; echo a | grep -e a -A 1; echo a:b | awk -F: '{print $2}'",
         "export X=5; awk 'BEGIN { print ENVIRON[\"X\"] }'; X=7 printenv X; Y=1; printenv Y",
+        "sed -i s/b/c/ pat; cat pat; sed -i.bak s/c/d/ $PWD/pat; cat pat pat.bak",
+        "sed -Ei 's/(b)/<\\1>/' pat; cat pat; sed --in-place=~ s/b/d/ pat; cat pat pat~; ls",
         "echo a | grep -e a pat; echo $?; echo a | grep --regexp a; cat pat | grep --file pat",
         "echo /dev/zero | grep /dev/zero; yes b | grep -m 1 -f pat; yes $PWD/pat | sed -n '2{p;q}'",
     ],

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from btrfs_model.base.counters import counting
-from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.errors import BtrfsModelError, UnsupportedError
 from btrfs_model.behaviour import PRESETS, Behaviour
 from btrfs_model.cost.causes import duration
 from btrfs_model.cost.machine import Machine, chosen
@@ -93,6 +93,8 @@ def ranking(
         used, changed = fs.image.superblock.bytes_used, _to_change(fs)
         if used > _LARGE:
             notes.append(f"fsync: left out, {used:,} bytes are in use and would be in memory")
+        elif why := _unwritable(path, newest):
+            notes.append(f"fsync: left out: {why}")
         elif changed:
             operations["fsync"] = (
                 f"{len(changed)} files and directories, each after a small change",
@@ -225,6 +227,15 @@ def _fsyncs(
                 # immutable, or full
                 ends[error.strerror or str(error)] += 1
     return _Done(_seconds(costs, work), told=", ".join(f"{n} {end}" for end, n in ends.items()))
+
+
+def _unwritable(path: str | os.PathLike[str], behaviour: str) -> str:
+    """Say why an image cannot be changed here; empty where it can."""
+    try:
+        WritableFilesystem.load(path, behaviour=behaviour)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def _to_change(fs: Filesystem) -> list[tuple[str, bool]]:
