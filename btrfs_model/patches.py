@@ -842,6 +842,12 @@ class Patch(StrEnum):
         "is not marked as incompressible",
         Asked.PYTHON, "6.12.91", "6.18.30",
     )
+    TRUNCATE_EMPTY = (
+        "truncate-empty", "0e6a169c6487", "7.1",
+        "btrfs: fix unnecessary flush on close when truncating zero-sized files",
+        "an empty file that is truncated to nothing is not written back when it is closed next",
+        Asked.PYTHON,
+    )
     INLINE_FIRST = (
         "inline-first", "3eaf5f082c4c", "7.1",
         "btrfs: extract inlined creation into a dedicated delalloc helper",

@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, Protocol
 
 from btrfs_model.behaviour import Behaviour
@@ -110,8 +111,8 @@ class Mount(Filesystem):
     `device_end` (int or None): while it shrinks, where chunks have to end.
     `dirty_files` (dict): files with data that wait for writeback, in the order in which they became
     dirty, by subvolume and inode number.
-    `nameless` (dict): open files that were made without a name (O_TMPFILE), by a path that stands
-    for each.
+    `opened` (dict): open files by a path that stands for each, whatever its names are; `handles`
+    numbers these paths.
     `dirty_bytes` (DirtyBytes): how much waits for writeback.
     `pending_snapshots` (list of callable): the snapshots that the next commit takes.
     `in_transaction` (bool): whether a call started a transaction since the last commit.
@@ -190,7 +191,8 @@ class Mount(Filesystem):
         self.restripe: dict[int, int] = {}
         self.device_end: int | None = None
         self.dirty_files: dict[tuple[int, int], LiveInode] = {}
-        self.nameless: dict[bytes, LiveInode] = {}
+        self.opened: dict[bytes, LiveInode] = {}
+        self.handles = count(1)
         self.dirty_bytes = DirtyBytes()
         self.pending_snapshots: list[Callable[[], None]] = []
         self.umask = 0o022

@@ -264,7 +264,7 @@ class Computer(Record):
         """Run a script that is a file."""
         from btrfs_model.shell import compile as compiler
 
-        text = self.open(self.absolute(name), "r").read().decode("utf-8", "surrogateescape")
+        text = self.read(self.absolute(name)).decode("utf-8", "surrogateescape")
         inner = shell.copy()
         inner.name, inner.arguments = name, arguments
         inner.values = {key: value for key, value in inner.values.items()
@@ -315,7 +315,10 @@ class Computer(Record):
         return list(node.names)
 
     def open(self, path: str, mode: str, bits: int = 0o666) -> Stream:
-        """Open a file, which is made with some mode where it is written to."""
+        """Open a file, which is made with some mode where it is written to.
+
+        It is open as long as a ``with`` block or a number of a shell has it.
+        """
         path = self.absolute(path)
         found = self.place(path)
         if found is not None:
@@ -341,7 +344,7 @@ class Computer(Record):
         """Write a whole file, as ``> path`` does; files of one directory are made together."""
         found = self.place(path)
         if found is None:
-            self.open(path, "w").write(data)
+            self.write(path, data)
             return
         try:
             found[0].put(found[1], data)
@@ -350,7 +353,13 @@ class Computer(Record):
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a file."""
-        return self.open(path, "r").read()
+        with self.open(path, "r") as file:
+            return file.read()
+
+    def write(self, path: str, data: bytes = b"", mode: str = "w", bits: int = 0o666) -> None:
+        """Open a file, write some bytes, and close it."""
+        with self.open(path, mode, bits) as file:
+            file.write(data)
 
     def time_ns(self) -> int:
         """Return the time in nanoseconds."""
@@ -434,7 +443,8 @@ class Computer(Record):
 
     def unmount(self, mounted: Mounted) -> None:
         """Unmount: everything is committed, and no inode stays in memory."""
-        if (self.cwd + "/").startswith(mounted.where + "/"):
+        places = [self.cwd, *(job.place for job in self.jobs.left if not job.runs)]
+        if mounted.files or any((one + "/").startswith(mounted.where + "/") for one in places):
             raise fail(errno.EBUSY, mounted.where)
         if any(one is not mounted and one.where.startswith(mounted.where + "/")
                for one in self.mounts.values()):  # fmt: skip

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import Final
 
+from btrfs_model.mount.names.lookup import Path, find
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.scripts.files import fail
 
@@ -13,7 +15,7 @@ _BLOCK: Final = 4096
 
 
 def copy_file_range(
-    fs: WritableFilesystem, source: str, target: str, first: int, second: int, length: int
+    fs: WritableFilesystem, source: Path, target: Path, first: int, second: int, length: int
 ) -> int:
     """Copy a range as those do who call until nothing is left (``vfs_copy_file_range()``).
 
@@ -24,7 +26,7 @@ def copy_file_range(
     ----------
     fs : WritableFilesystem
         Both files are on it.
-    source, target : str
+    source, target : str or bytes
         Paths of files; they may be the same.
     first, second, length : int
         Where they are read, where they are written, bytes.
@@ -39,10 +41,10 @@ def copy_file_range(
     OSError
         EINVAL where the ranges of one file overlap, and what a write is refused with.
     """
-    size = fs.file(source).stat().size
+    size = find(fs, source).i_size
     length = max(0, min(length, size - first))
     if fs.resolve(source) == fs.resolve(target) and abs(first - second) < length:
-        raise fail(errno.EINVAL, target)
+        raise fail(errno.EINVAL, os.fsdecode(target))
     shared = _shared(fs, source, target, first, second, length) if length else 0
     if shared == length:
         return 0
@@ -51,13 +53,11 @@ def copy_file_range(
 
 
 def _shared(
-    fs: WritableFilesystem, source: str, target: str, first: int, second: int, length: int
+    fs: WritableFilesystem, source: Path, target: Path, first: int, second: int, length: int
 ) -> int:
     """Share what can be shared; return how much it was (``generic_remap_file_range_prep()``)."""
     count = length
-    if first + length != fs.file(source).stat().size or (
-        second + length < fs.file(target).stat().size
-    ):
+    if first + length != find(fs, source).i_size or second + length < find(fs, target).i_size:
         count -= count % _BLOCK
     if not count:
         return 0

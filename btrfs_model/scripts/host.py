@@ -204,7 +204,7 @@ def _endless(
     """Return what a filter reads where that has no end: a device, or its input."""
     places, reads = _files(name, arguments)
     named = [arguments[at] for at in places if arguments[at] in SPECIAL]
-    streams = [stream for one in named if (stream := computer.open(one, "r")).endless]
+    streams = [stream for one in named if (stream := SPECIAL[one]()).endless]
     if streams:
         return streams[0]
     if reads is None:
@@ -363,7 +363,7 @@ def _kept(computer: Computer, folder: str, named: Iterable[int], arguments: list
             path = Path(folder + computer.absolute(name))
             seen = computer.stat(name)
             if path.is_file() and (seen is None or path.read_bytes() != computer.read(name)):
-                computer.open(name, "w").write(path.read_bytes())
+                computer.write(name, path.read_bytes())
 
 
 # ------------------------------------------------------------------------------------ shut in --

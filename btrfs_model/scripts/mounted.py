@@ -58,6 +58,8 @@ class Mounted:
         self.top = ""
         self.is_read_only = False
         self.options: list[str] = []
+        self.files: set[MountedFile] = set()
+        """Those that are open."""
         self.collected = Collected(self)
 
     @property
@@ -112,7 +114,7 @@ class Mounted:
         """Have no more tree blocks in memory than after a mount."""
         self.device.blocks = Blocks(self.made.image.superblock.generation)
 
-    def reading(self, path: str, step: Step) -> AbstractContextManager[None]:
+    def reading(self, path: str | bytes, step: Step) -> AbstractContextManager[None]:
         """Note in a call on a file which tree blocks it reads; a path from the top."""
         fs, blocks = self.fs, self.device.blocks
         if blocks is None:
@@ -146,7 +148,16 @@ class Mounted:
             self.computer.watcher.unmounted(self.made, crashed=crashed)
 
     def remount(self, options: list[str]) -> None:
-        """Change the options (``mount -o remount``)."""
+        """Change the options (``mount -o remount``).
+
+        Raises
+        ------
+        OSError
+            EBUSY where it shall be read-only, and a file is open to be written to or has no name
+            (``sb_prepare_remount_readonly()``).
+        """
+        if "ro" in options and any(one.stays_writable for one in self.files):
+            raise fail(errno.EBUSY, self.where)
         kept = [one for one in options if one not in _IGNORED and one not in ("remount", "ro")]
         self.is_read_only = "ro" in options or (self.is_read_only and "rw" not in options)
         if kept:
@@ -207,7 +218,8 @@ class Mounted:
         """Write a whole file; new files of a directory with the same bytes are made together."""
         mode = 0o666
         if not self.collected.write(path, data, mode):
-            MountedFile(self, path, "w", mode).write(data)
+            with MountedFile(self, path, "w", mode) as file:
+                file.write(data)
 
     def flush(self) -> None:
         """Make the files that were collected."""
@@ -286,9 +298,9 @@ class Mounted:
 class MountedFile(Stream):
     """An open file of a mount."""
 
-    def __init__(self, mounted: Mounted, path: str, mode: str, bits: int) -> None:
+    def __init__(self, mounted: Mounted, path: str, mode: str, bits: int = 0o666) -> None:
         self.mounted, self.path, self.mode = mounted, path, mode
-        self.at, self.direct = 0, False
+        self.at, self.direct, truncates = 0, False, mode == "w"
         fs, name = mounted.fs, mounted.inside(path)
         try:
             seen = mounted.stat(path)
@@ -298,20 +310,57 @@ class MountedFile(Stream):
             mounted.may_write(path)
             with mounted.computer.timed("create"):
                 fs.create(name, bits)
-            return
-        if stat.S_ISDIR(seen.mode) and mode != "r":
-            raise fail(errno.EISDIR, path)
-        if stat.S_ISFIFO(seen.mode):
-            raise UnknownError(f"{path}: a named pipe has no other end here")
-        if mode != "r":
-            mounted.may_write(path)
-        if mode == "w" and seen.size:
-            with mounted.computer.timed("truncate"):
-                fs.truncate(name, 0)
+            truncates = False
+        else:
+            if stat.S_ISDIR(seen.mode) and mode != "r":
+                raise fail(errno.EISDIR, path)
+            if stat.S_ISFIFO(seen.mode):
+                raise UnknownError(f"{path}: a named pipe has no other end here")
+            if mode != "r":
+                mounted.may_write(path)
+        self._fs, self._inode = fs, mounted.inode(path)
+        self.name = name.encode("utf-8", "surrogateescape")
+        """A path that stands for it; a device node, whose driver is not here, has its own."""
+        if stat.S_IFMT(self._inode.item.mode) not in (stat.S_IFCHR, stat.S_IFBLK):
+            with mounted.computer.timed("truncate") if truncates else uncounted():
+                self.name = fs.open_file(name, truncate=truncates)
+            mounted.files.add(self)
+
+    def _closed(self) -> None:
+        """Close it; a crash may have come before."""
+        mounted = self.mounted
+        is_open = self in mounted.files
+        mounted.files.discard(self)
+        if is_open and mounted.device.filesystem is self._fs:
+            fs = mounted.fs
+            with uncounted() if self._inode.item.nlink else mounted.computer.timed("close"):
+                fs.release(self._inode)
+
+    @property
+    def fs(self) -> WritableFilesystem:
+        """The filesystem; OSError where a crash took it away."""
+        if self.mounted.device.filesystem is not self._fs:
+            raise fail(errno.EIO, self.path)
+        return self.mounted.fs
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._inode.i_size
+
+    @property
+    def stays_writable(self) -> bool:
+        """Whether its filesystem has to be writable as long as it is open."""
+        return self.mode != "r" or not self._inode.item.nlink
+
+    @property
+    def same(self) -> tuple[int, int]:
+        """What two open files of one inode have in common."""
+        return self._inode.root, self._inode.ino
 
     def read(self, size: int = -1) -> bytes:
         """Read from the place on."""
-        fs, name = self.mounted.fs, self.mounted.inside(self.path)
+        fs, name = self.fs, self.name
         with self.mounted.computer.timed("read") as step:
             found = fs.read(name, self.at, None if size < 0 else size)
             step.bytes = len(found)
@@ -333,9 +382,9 @@ class MountedFile(Stream):
         """Write at the place, or at the end."""
         if not data:
             return
-        fs, name = self.mounted.fs, self.mounted.inside(self.path)
+        fs, name = self.fs, self.name
         if self.mode == "a":
-            self.at = self.mounted.stat(self.path).size
+            self.at = self.size
         with self.mounted.computer.timed("write") as step:
             done = step.bytes = (fs.write_direct if self.direct else fs.write)(name, self.at, data)
         self.at += done

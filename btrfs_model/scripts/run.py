@@ -252,6 +252,8 @@ def _run(
         computer.chdir(place)
     shell.arguments = list(chosen.arguments)
     for name, value in _LEFT_OPEN.items():
+        if name in chosen.variables:
+            continue
         if re.search(rf"\${{?{name}\b", text) and not re.search(rf"(?m)\b{name}=", text):
             shell.values[name] = value
             streams[1].write(f"script: ${name} is not set in it: {value} is taken\n".encode())

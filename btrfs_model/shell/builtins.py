@@ -349,7 +349,8 @@ def _source(shell: Shell, arguments: list[str]) -> int:
         return _USAGE
     name = arguments[0]
     try:
-        data = shell.world.open(shell.world.absolute(name), "r").read()
+        with shell.world.open(shell.world.absolute(name), "r") as file:
+            data = file.read()
     except OSError as error:
         shell.complain(f"{name}: {os.strerror(error.errno or 0)}")
         return 1

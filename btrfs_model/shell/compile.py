@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.shell.expansion import words
 from btrfs_model.shell.jobs import SIGNALS
+from btrfs_model.shell.open_files import Replaced
 from btrfs_model.shell.parse import Node, parse
 from btrfs_model.shell.redirections import Redirection, redirections
 from btrfs_model.shell.simple import simple
@@ -176,7 +177,7 @@ def _background(run: Run) -> Run:
     def background(shell: Shell) -> int:
         inner = shell.copy()
         inner.conditions = 0
-        inner.files[0] = Source(b"")
+        inner.files.put(0, Source(b""))
         job = shell.world.jobs.start(partial(_job, inner, run), partial(_trapped, inner))
         shell.job = job.number
         shell.jobs[shell.job] = job
@@ -198,10 +199,12 @@ def _trapped(shell: Shell, signal: int) -> bool:
 
 def _job(shell: Shell, run: Run) -> int:
     try:
-        return subshell(shell, run)
+        return _in_its_place(shell, run)
     except Killed as killed:
         shell.status = killed.status
         return at_exit(shell)
+    finally:
+        shell.files.close()
 
 
 # --------------------------------------------------------------------------------- subshell --
@@ -209,6 +212,14 @@ def _job(shell: Shell, run: Run) -> int:
 
 def subshell(shell: Shell, run: Run) -> int:
     """Run in a copy of a shell, to its end; the trap of EXIT runs in it."""
+    try:
+        return _in_its_place(shell, run)
+    finally:
+        shell.files.close()
+
+
+def _in_its_place(shell: Shell, run: Run) -> int:
+    """Run where a shell is; the one around it has its own working directory again."""
     world = shell.world
     place, umask = world.cwd, world.umask
     try:
@@ -260,7 +271,8 @@ def captured(statements: Sequence[Node]) -> Callable[[Shell], bytes]:
 
         def contents(shell: Shell) -> bytes:
             try:
-                return shell.world.open(shell.world.absolute(name(shell)), "r").read()
+                with shell.world.open(shell.world.absolute(name(shell)), "r") as file:
+                    return file.read()
             except OSError as error:
                 shell.complain(f"{name(shell)}: {os.strerror(error.errno or 0)}")
                 shell.status = 1
@@ -271,7 +283,8 @@ def captured(statements: Sequence[Node]) -> Callable[[Shell], bytes]:
 
     def output(shell: Shell) -> bytes:
         inner = shell.copy()
-        sink = inner.files[1] = Sink()
+        sink = Sink()
+        inner.files.put(1, sink)
         if "inherit_errexit" not in shell.options:
             inner.options.discard("errexit")
         shell.status = subshell(inner, run)
@@ -321,17 +334,17 @@ def _cached(text: str) -> Run:
 
 def _redirected(run: Run, opened: Sequence[Redirection]) -> Run:
     def redirected(shell: Shell) -> int:
-        before = dict(shell.files)
+        replaced: Replaced = {}
         try:
             for one in opened:
-                if not one(shell):
+                if not one(shell, replaced):
                     shell.status = 1
                     return 1
             status = run(shell)
             shell.status = status
             return status
         finally:
-            shell.files = before
+            shell.files.restore(replaced)
 
     return redirected
 
@@ -389,11 +402,11 @@ def _pipeline(node: Node) -> Run:
         for at, run in enumerate(runs):
             inner = shell.copy()
             if at:
-                inner.files[0] = pipes[at - 1].reader()
+                inner.files.put(0, pipes[at - 1].reader())
             if at + 1 < len(runs):
-                inner.files[1] = pipes[at]
+                inner.files.put(1, pipes[at])
                 if takes_errors[at]:
-                    inner.files[2] = pipes[at]
+                    inner.files.put(2, pipes[at])
             inner.conditions = shell.conditions
             statuses.append(subshell(inner, run))
         # a program without an end had its turn while the one behind it read

@@ -38,6 +38,8 @@ class Job:
         What ``$!`` has.
     status : int or None
         Its exit status; None while it runs.
+    place : str
+        Its working directory, while others run.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Job:
         self.status: int | None = None
         self.wake = 0.0
         self.runs = False
-        self._place, self._umask = world.cwd, world.umask
+        self.place, self._umask = world.cwd, world.umask
         self._coroutine = greenlet(lambda: self._run(run))
         self._coroutine.gr_context = contextvars.copy_context()
 
@@ -57,7 +59,7 @@ class Job:
     def resume(self, world: World, signal: int = 0) -> None:
         """Go on until it pauses or ends; a signal comes first. What it raises is raised here."""
         place, umask = world.cwd, world.umask
-        world.cwd, world.umask = self._place, self._umask
+        world.cwd, world.umask = self.place, self._umask
         self._coroutine.parent = getcurrent()
         self.runs = True
         self._signal = signal
@@ -65,7 +67,7 @@ class Job:
             self._coroutine.switch()
         finally:
             self.runs = False
-            self._place, self._umask = world.cwd, world.umask
+            self.place, self._umask = world.cwd, world.umask
             world.cwd, world.umask = place, umask
 
     def pause(self) -> None:

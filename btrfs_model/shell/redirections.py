@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from btrfs_model.shell.expansion import words
+from btrfs_model.shell.open_files import Replaced
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.state import UnknownError
 from btrfs_model.shell.streams import Source, Stream
@@ -16,8 +17,8 @@ from btrfs_model.shell.streams import Source, Stream
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell
 
-Redirection: TypeAlias = "Callable[[Shell], bool]"
-"""False: it failed, and said so."""
+Redirection: TypeAlias = "Callable[[Shell, Replaced], bool]"
+"""Keeps what numbers had; False: it failed, and said so."""
 _MODES: Final = {">": "w", ">|": "w", ">>": "a", "<": "r", "<>": "r+", "&>": "w", "&>>": "a"}
 _FIRST: Final = 10
 """What ``{name}>`` begins with."""
@@ -36,11 +37,16 @@ def _number(node: Node, default: int) -> tuple[int, str]:
     return (int(told) if told else default), ""
 
 
-def _put(shell: Shell, number: int, variable: str, stream: Stream) -> None:
-    if variable:
-        number = next(one for one in range(_FIRST, 1 << 16) if one not in shell.files)
-        shell.set(variable, str(number))
-    shell.files[number] = stream
+def _put(
+    shell: Shell, replaced: Replaced, number: int, variable: str, stream: Stream | None
+) -> None:
+    if not variable:
+        shell.files.put(number, stream, replaced)
+        return
+    # a number that the shell chose stays open
+    number = next(one for one in range(_FIRST, 1 << 16) if one not in shell.files)
+    shell.set(variable, str(number))
+    shell.files.put(number, stream)
 
 
 def _redirection(node: Node) -> Redirection:
@@ -56,7 +62,7 @@ def _redirection(node: Node) -> Redirection:
     mode = _MODES[operation]
     both = operation.startswith("&")
 
-    def redirect(shell: Shell) -> bool:
+    def redirect(shell: Shell, replaced: Replaced) -> bool:
         found = [name] if isinstance(name, str) else name(shell)
         if len(found) != 1:
             shell.complain(f"{' '.join(found) or node['Word']}: ambiguous redirect")
@@ -64,9 +70,9 @@ def _redirection(node: Node) -> Redirection:
         stream = opened(shell, found[0], mode, guarded=operation == ">")
         if stream is None:
             return False
-        _put(shell, number, variable, stream)
+        _put(shell, replaced, number, variable, stream)
         if both:
-            shell.files[2] = stream
+            shell.files.put(2, stream, replaced)
         return True
 
     return redirect
@@ -99,19 +105,21 @@ def _duplicate(node: Node) -> Redirection:
     word = words.text(node["Word"])
     plain = "N" not in node and node["Op"] == ">&"
 
-    def duplicate(shell: Shell) -> bool:
+    def duplicate(shell: Shell, replaced: Replaced) -> bool:
         told = word(shell)
         if told == "-":
             if variable:
-                shell.files.pop(int(shell.get(variable) or -1), None)
-            shell.files.pop(number, None)
+                shell.files.put(int(shell.get(variable) or -1), None)
+            else:
+                shell.files.put(number, None, replaced)
             return True
         moved = told.endswith("-")
         if not told.rstrip("-").isdigit():
             if plain:  # >& file
                 stream = opened(shell, told, "w")
                 if stream is not None:
-                    shell.files[1] = shell.files[2] = stream
+                    shell.files.put(1, stream, replaced)
+                    shell.files.put(2, stream, replaced)
                 return stream is not None
             shell.complain(f"{told}: ambiguous redirect")
             return False
@@ -119,9 +127,9 @@ def _duplicate(node: Node) -> Redirection:
         if source not in shell.files:
             shell.complain(f"{told}: Bad file descriptor")
             return False
-        _put(shell, number, variable, shell.files[source])
+        _put(shell, replaced, number, variable, shell.files[source])
         if moved and source != number:
-            del shell.files[source]
+            shell.files.put(source, None, replaced)
         return True
 
     return duplicate
@@ -133,9 +141,9 @@ def _document(node: Node) -> Redirection:
     if operation == "<<<":
         word = words.text(node["Word"])
 
-        def string(shell: Shell) -> bool:
+        def string(shell: Shell, replaced: Replaced) -> bool:
             data = (word(shell) + "\n").encode("utf-8", "surrogateescape")
-            _put(shell, number, variable, Source(data))
+            _put(shell, replaced, number, variable, Source(data))
             return True
 
         return string
@@ -150,16 +158,16 @@ def _document(node: Node) -> Redirection:
         text = "".join(one["Value"] for one in parts)
         fixed = text.encode("utf-8", "surrogateescape")
 
-        def literal(shell: Shell) -> bool:
-            _put(shell, number, variable, Source(fixed))
+        def literal(shell: Shell, replaced: Replaced) -> bool:
+            _put(shell, replaced, number, variable, Source(fixed))
             return True
 
         return literal
     value = words.text({"Parts": parts}, document=True)
 
-    def expanded(shell: Shell) -> bool:
+    def expanded(shell: Shell, replaced: Replaced) -> bool:
         data = value(shell).encode("utf-8", "surrogateescape")
-        _put(shell, number, variable, Source(data))
+        _put(shell, replaced, number, variable, Source(data))
         return True
 
     return expanded

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from btrfs_model.shell.ansi import trace_quote
 from btrfs_model.shell.expansion import arithmetic, words
+from btrfs_model.shell.open_files import Replaced
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.redirections import Redirection
 from btrfs_model.shell.state import Array, Map, Return, Shell, ShellError
@@ -54,22 +55,22 @@ def simple(node: Node, redirs: Sequence[Node], opened: Sequence[Redirection], li
             status = call(shell, found)
             shell.status = status
             return status
-        before = shell.files
-        shell.files = dict(before)
+        replaced: Replaced = {}
         try:
             for redirection in opened:
-                if not redirection(shell):
+                if not redirection(shell, replaced):
                     shell.status = 1
                     return 1
             if persists:
-                before = shell.files
+                shell.files.forget(replaced)
+                replaced.clear()
                 shell.status = 0
                 return 0
             status = _assigned(shell, assigns, found) if assigns else call(shell, found)
             shell.status = status
             return status
         finally:
-            shell.files = before
+            shell.files.restore(replaced)
 
     return run
 
@@ -148,11 +149,10 @@ def _assignments(
     def several(shell: Shell) -> int:
         shell.line = line
         shell.status = _Before(shell.status)
-        kept = shell.files
         for redirection in opened:
-            shell.files = dict(kept)
-            done = redirection(shell)
-            shell.files = kept
+            replaced: Replaced = {}
+            done = redirection(shell, replaced)
+            shell.files.restore(replaced)
             if not done:
                 shell.status = 1
                 return 1

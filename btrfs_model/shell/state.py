@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.shell.open_files import Files
 
 if TYPE_CHECKING:
     from btrfs_model.shell.jobs import Job, Jobs
@@ -189,7 +190,7 @@ class Shell:
     ) -> None:  # fmt: skip
         self.world = world
         self.builtins, self.number = builtins, number
-        self.files = dict(files)
+        self.files = Files(files)
         self.name = name
         self.values: dict[str, Value] = {}
         self.marks: dict[str, str] = {}
@@ -221,7 +222,7 @@ class Shell:
         new.values = {name: value if isinstance(value, str) else type(value)(value)  # type: ignore[arg-type]
                       for name, value in self.values.items()}  # fmt: skip
         new.marks, new.functions = dict(self.marks), dict(self.functions)
-        new.files, new.options = dict(self.files), set(self.options)
+        new.files, new.options = Files(self.files), set(self.options)
         new.arguments, new.traps = list(self.arguments), {}
         new.scopes = [dict(one) for one in self.scopes]
         new.function_names = list(self.function_names)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Self
 
 from btrfs_model.shell.state import UnknownError
 
@@ -18,10 +18,38 @@ _ENDLESS: Final = 1 << 26
 
 
 class Stream:
-    """An open file; several numbers of a shell and its subshells share it, and its place."""
+    """An open file; several numbers of a shell and its subshells share it, and its place.
+
+    It stays open as long as a number, or a ``with`` block, has it.
+    """
 
     endless = False
     """Whether it has no end."""
+    _holders = 0
+
+    def hold(self) -> Self:
+        """Keep it open, until :meth:`release`."""
+        self._holders += 1
+        if self._holders == 1:
+            self._opened()
+        return self
+
+    def release(self) -> None:
+        """Let go of it; it is closed when nobody has it."""
+        self._holders -= 1
+        if not self._holders:
+            self._closed()
+
+    __enter__ = hold
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _opened(self) -> None:
+        """Do what an open file needs."""
+
+    def _closed(self) -> None:
+        """Do what the last close(2) does."""
 
     def read(self, size: int = -1) -> bytes:
         """Read up to so many bytes, or all; none at the end."""

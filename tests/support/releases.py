@@ -86,6 +86,10 @@ SCENARIOS: dict[str, list[list[Any]]] = {
         ["truncate", "i", 50_000], ["remount"], ["fallocate", "i", 3, 60_000, 4000],
         ["truncate", "i", 100_000], ["sync"],
     ],
+    "an empty file that is truncated": [
+        ["mkfs", _MKFS], ["mount", "noatime"], ["create", "f"], ["truncate", "f", 0],
+        ["write", "f", 0, 4096, 7], ["write", "f", 4096, 8192, 7], ["sync"],
+    ],
     "a dedupe of what differs": [
         ["mkfs", _MKFS], ["mount", "noatime"],
         ["create", "f"], ["write", "f", 0, 8192, 1], ["create", "g"], ["write", "g", 0, 8192, 2],

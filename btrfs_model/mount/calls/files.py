@@ -28,6 +28,7 @@ from btrfs_model.mount.bulk.file_extents import write_file_extents
 from btrfs_model.mount.bulk.new_files import fill_files, write_files
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.calls.names import NamespaceCalls
+from btrfs_model.mount.delayed_inode import balance_delayed_items
 from btrfs_model.mount.files.defrag import defragment
 from btrfs_model.mount.files.elided import Elided, Told
 from btrfs_model.mount.files.encoded import Encoded, encoded_write
@@ -37,13 +38,15 @@ from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
 from btrfs_model.mount.files.write import buffered_write, check_nowait, read_live
 from btrfs_model.mount.files.writeback import flush_delalloc, write_past_cache, writeback
+from btrfs_model.mount.inode import iput
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.sync_log import sync_file
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import may_change_data, remove_capability
-from btrfs_model.mount.names.lookup import find, open_inode
+from btrfs_model.mount.names.lookup import as_bytes, find, open_inode
 from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY
 from btrfs_model.mount.names.xattr_checks import removexattr, setxattr
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.keys import U64_MAX, ObjectId
 from btrfs_model.volume.checksums import DataChecksums
@@ -376,6 +379,38 @@ class FileCalls(NamespaceCalls):
             end = offset + length if length else U64_MAX
             defragment(self, inode, offset, end, threshold, compress)
 
+    @about("path")
+    def open_file(self, path: Path, *, truncate: bool = False) -> bytes:
+        """Open a file, until :meth:`release`; return a path that calls take for it.
+
+        The path stands for the file whatever becomes of its names; a call on it does not close it.
+
+        `truncate`: to nothing, as O_TRUNC does: the times change also where it is empty.
+        """
+        inode = open_inode(self, path, writes=truncate)
+        if truncate:
+            may_change_data(self, inode, path)
+            _check_regular(inode, errno.EINVAL, path)
+            remove_capability(self, inode)
+            if not inode.i_size:
+                inode.item.mtime = inode.item.ctime = self.now()
+            set_size(self, inode, 0)
+        inode.holders += 1
+        told = b"//%d" % next(self.handles)
+        self.opened[told] = inode
+        return told
+
+    @exclusive
+    def release(self, inode: LiveInode) -> None:
+        """Close an inode that ``hold()``, :meth:`open_file` or ``tmpfile()`` opened."""
+        _flush_on_close(self, inode)
+        inode.holders -= 1
+        if not inode.holders:
+            self.opened = {path: one for path, one in self.opened.items() if one is not inode}
+            if not inode.item.nlink:
+                iput(self, inode)
+                balance_delayed_items(self)
+
     def fsync_inode(self, inode: LiveInode) -> str:
         """Make an open inode last; see :meth:`fsync`.
 
@@ -414,7 +449,7 @@ class FileCalls(NamespaceCalls):
 
     def _opened(self, path: Path) -> _Opened:
         """Open what can be read."""
-        return _Opened(self, open_inode(self, path))
+        return _Opened(self, open_inode(self, path), path)
 
     def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> _Opened:
         """Open what can be written to; `otherwise`: what the call ends in on a FIFO."""
@@ -422,7 +457,7 @@ class FileCalls(NamespaceCalls):
         may_change_data(self, inode, path)
         if otherwise is not None:
             _check_regular(inode, otherwise, path)
-        return _Opened(self, inode)
+        return _Opened(self, inode, path)
 
     def _allocated(self, path: Path, mode: int, offset: int, length: int) -> _Opened:
         """Open a file for fallocate(2), which ``vfs_fallocate()`` of Linux 6.18 allows."""
@@ -441,21 +476,26 @@ class FileCalls(NamespaceCalls):
 
 
 class _Opened:
-    """An open file, closed at the end of a ``with`` block (``btrfs_release_file()``)."""
+    """An open file, closed at the end of a ``with`` block where the path is one of its names."""
 
-    __slots__ = ("_fs", "inode")
+    __slots__ = ("_fs", "_path", "inode")
 
-    def __init__(self, fs: Mount, inode: LiveInode) -> None:
-        self._fs, self.inode = fs, inode
+    def __init__(self, fs: Mount, inode: LiveInode, path: Path) -> None:
+        self._fs, self.inode, self._path = fs, inode, path
 
     def __enter__(self) -> LiveInode:
         return self.inode
 
     def __exit__(self, *_: object) -> None:
-        inode = self.inode
-        if stat.S_ISREG(inode.item.mode) and inode.pages.flush_on_close:
-            inode.pages.flush_on_close = False
-            writeback(self._fs, inode)
+        if as_bytes(self._path) not in self._fs.opened:
+            _flush_on_close(self._fs, self.inode)
+
+
+def _flush_on_close(fs: Mount, inode: LiveInode) -> None:
+    """``btrfs_release_file()``."""
+    if stat.S_ISREG(inode.item.mode) and inode.pages.flush_on_close:
+        inode.pages.flush_on_close = False
+        writeback(fs, inode)
 
 
 def _check_regular(inode: LiveInode, otherwise: int, path: Path) -> None:

@@ -21,7 +21,7 @@ from btrfs_model.base.arguments import warn_renamed
 from btrfs_model.mount.bulk import moves, rows, unlinks
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.delayed_inode import balance_delayed_items
-from btrfs_model.mount.inode import iget, iput
+from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import ROOT_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import attr, inode_flags, namei, rename, subvolume, xattr_checks
@@ -71,16 +71,16 @@ class NamespaceCalls(Mount):
 
     @about("path")
     def hold(self, path: Path) -> LiveInode:
-        """Open an inode: it stays, also without names, until :meth:`release`."""
+        """Open an inode: it stays, also without names, until :meth:`.FileCalls.release`."""
         inode = open_inode(self, path)
         inode.holders += 1
         return inode
 
     @about("path")
     def tmpfile(self, path: Path, mode: int) -> str:
-        """Open a file in a directory without a name for it (O_TMPFILE), until :meth:`release`.
+        """Open a file in a directory without a name for it (O_TMPFILE).
 
-        Returns a path that calls take for it.
+        Returns a path that calls take for it, until :meth:`.FileCalls.release`.
         """
         directory = find(self, path)
         may_change_names(self, directory, path)
@@ -90,18 +90,9 @@ class NamespaceCalls(Mount):
         while look_up(self, Entry(directory, name, None, path, False)).inode is not None:
             name += b"#"
         told = b"/".join([*filter(None, [as_bytes(path).strip(b"/")]), name])
-        self.nameless[told] = inode
+        self.opened[told] = inode
         balance_delayed_items(self)
         return os.fsdecode(told)
-
-    @exclusive
-    def release(self, inode: LiveInode) -> None:
-        """Close an inode that :meth:`hold` or :meth:`tmpfile` opened."""
-        inode.holders -= 1
-        if not inode.holders:
-            self.nameless = {path: one for path, one in self.nameless.items() if one is not inode}
-        iput(self, inode)
-        balance_delayed_items(self)
 
     @exclusive
     def resolve(self, path: Path, follow: bool = True) -> tuple[int, int]:

@@ -52,7 +52,8 @@ def _shrink(fs: Mount, inode: LiveInode, size: int, old_size: int) -> None:
     """``btrfs_truncate()``: pages first, then, with the last block written back, the items."""
     pages, blocksize = inode.pages, fs.sectorsize
     block_end = align(size, blocksize)
-    pages.flush_on_close |= not size
+    if not size and (old_size or Patch.TRUNCATE_EMPTY not in fs.behaviour):
+        pages.flush_on_close = True
     pages.clean(block_end, 2**64)
     pages.zero(size, block_end)
     pages.i_size = size

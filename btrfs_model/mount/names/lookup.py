@@ -69,8 +69,8 @@ def find(fs: Mount, path: Path, *, follow: bool = True) -> LiveInode:
     Raises OSError: ENOENT, ENOTDIR, ELOOP or ENAMETOOLONG.
     """
     raw = _checked(path)
-    if raw in fs.nameless:
-        return fs.nameless[raw]
+    if raw in fs.opened:
+        return fs.opened[raw]
     slash = raw.endswith(b"/")
     if not slash:
         head, _, name = raw.rpartition(b"/")

@@ -166,25 +166,25 @@ def _copy_acls(computer: Computer, source: str, path: str) -> bool:
 def _copy_file(computer: Computer, source: str, seen: Stat, path: str, reflink: str) -> None:
     """Copy a file: cloned where both are on one filesystem, as cp of coreutils 9 does."""
     first, second = computer.place(source), computer.place(path)
-    output = computer.open(path, "w", seen.mode & 0o777)
-    one_fs = first is not None and second is not None and first[0].fs is second[0].fs
-    if reflink != "never" and one_fs:
-        assert first is not None
-        assert second is not None
-        try:
-            with computer.timed("clone"):
-                if seen.size:
-                    (one, name), (other, target) = first, second
-                    one.fs.clone_range(one.inside(name), other.inside(target), 0, 0, seen.size)
-            return
-        except OSError:
-            if reflink == "always":
-                raise
-    elif reflink == "always":
-        raise fail(errno.EXDEV, path)
-    data = computer.open(source, "r")
-    while piece := data.read(_PIECE):
-        output.write(piece)
+    with computer.open(path, "w", seen.mode & 0o777) as output:
+        one_fs = first is not None and second is not None and first[0].fs is second[0].fs
+        if reflink != "never" and one_fs:
+            assert first is not None
+            assert second is not None
+            try:
+                with computer.timed("clone"):
+                    if seen.size:
+                        (one, name), (other, target) = first, second
+                        one.fs.clone_range(one.inside(name), other.inside(target), 0, 0, seen.size)
+                return
+            except OSError:
+                if reflink == "always":
+                    raise
+        elif reflink == "always":
+            raise fail(errno.EXDEV, path)
+        with computer.open(source, "r") as data:
+            while piece := data.read(_PIECE):
+                output.write(piece)
 
 
 def change_times(computer: Computer, path: str, atime: int, mtime: int) -> None:
@@ -204,10 +204,8 @@ def cut(computer: Computer, path: str, size: int) -> None:
         del node.data[size:]
         node.data += bytes(size - len(node.data))
     else:
-        mounted, inside = found
-        mounted.may_write(path)
-        with computer.timed("truncate"):
-            mounted.fs.truncate(mounted.inside(inside), size)
+        with MountedFile(*found, "r+") as file, computer.timed("truncate"):
+            file.fs.truncate(file.name, size)
 
 
 def _truncate(computer: Computer, shell: Shell, arguments: list[str]) -> int:
@@ -235,7 +233,7 @@ def _truncate(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         if seen is None:
             if "c" in given:
                 return
-            computer.open(path, "w")
+            computer.write(path)
         now = seen.size if seen is not None else 0
         size = {"+": now + amount, "-": max(0, now - amount), "<": min(now, amount),
                 ">": max(now, amount), "/": now - now % amount if amount else 0,
@@ -312,7 +310,8 @@ def inputs(
             seen = computer.stat(path)
             if seen is not None and seen.is_dir:
                 raise fail(errno.EISDIR, path)
-            yield path, computer.open(path, "r")
+            with computer.open(path, "r") as stream:
+                yield path, stream
         except OSError as error:
             form = told[error.errno == errno.EISDIR]
             shown = form.format(quoted(path) if form == "{}" else path)
@@ -324,14 +323,14 @@ def _identity(stream: Stream) -> tuple[int, int] | None:
     """Return what two open files of one inode have in common; None for what is no file."""
     if isinstance(stream, TreeFile):
         return 0, stream.node.ino
-    return stream.mounted.stat(stream.path).same if isinstance(stream, MountedFile) else None
+    return stream.same if isinstance(stream, MountedFile) else None
 
 
 def _is_left(stream: Stream) -> bool:
     """Whether there is more to read of a file."""
     if isinstance(stream, TreeFile):
         return stream.at < len(stream.node.data)
-    return isinstance(stream, MountedFile) and stream.at < stream.mounted.stat(stream.path).size
+    return isinstance(stream, MountedFile) and stream.at < stream.size
 
 
 def _cat(computer: Computer, shell: Shell, arguments: list[str]) -> int:
@@ -389,7 +388,8 @@ def _check_digests(computer: Computer, shell: Shell, name: str, kind: str, paths
         for line in text.splitlines():
             wanted, _, path = line.partition("  ")
             try:
-                same = _sum(kind, computer.open(path, "r")) == wanted
+                with computer.open(path, "r") as file:
+                    same = _sum(kind, file) == wanted
             except OSError as error:
                 say(shell, f"{name}: {path}: {reason(error)}\n")
                 shell.write(f"{path}: FAILED open or read\n")
@@ -453,7 +453,7 @@ def _tee(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     status = 0
     for path in paths:
         try:
-            computer.open(path, "a" if "a" in given else "w").write(data)
+            computer.write(path, data, "a" if "a" in given else "w")
         except OSError as error:
             say(shell, f"tee: {quoted(path)}: {reason(error)}\n")
             status = 1

@@ -208,11 +208,14 @@ def _env(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         name, _, value = words.pop(0).partition("=")
         inner.values[name] = value
         inner.mark(name, "x")
-    if not words:
+    try:
+        if words:
+            return call(inner, words)
         for name, value in inner.environment().items():
             shell.write(f"{name}={value}\n")
         return 0
-    return call(inner, words)
+    finally:
+        inner.files.close()
 
 
 def _runner(name: str, flags: str, valued: str) -> Program:

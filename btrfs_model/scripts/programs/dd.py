@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -28,23 +29,37 @@ def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     for name in given:
         if name not in _OPERANDS:
             raise UnknownError(f"dd: {name}=: this operand is not known")
-    block, out = (size_of(given.get("bs", given.get(one, "512"))) for one in ("ibs", "obs"))
+    block, out = _blocks(given)
     if not block or not out:
         say(shell, "dd: invalid number: '0'\n")
         return 1
-    flags = set(given.get("conv", "").split(",")) | set(given.get("oflag", "").split(","))
-    try:
-        source = computer.open(given["if"], "r") if "if" in given else shell.files[0]
-        if skip := size_of(given.get("skip", "0")):
-            source.read(skip * block)
-        seek = out * size_of(given.get("seek", "0"))
-        target = _output(computer, given["of"], flags, seek) if "of" in given else shell.files[1]
-    except OSError as error:
-        name = given.get("of", given.get("if", ""))
-        if "if" in given and computer.stat(given["if"]) is None:
-            name = given["if"]
-        say(shell, f"dd: failed to open '{name}': {reason(error)}\n")
-        return 1
+    flags = _flags(given)
+    with ExitStack() as files:
+        try:
+            source = shell.files[0]
+            if "if" in given:
+                source = files.enter_context(computer.open(given["if"], "r"))
+            if skip := size_of(given.get("skip", "0")):
+                source.read(skip * block)
+            seek = out * size_of(given.get("seek", "0"))
+            target = shell.files[1]
+            if "of" in given:
+                target = files.enter_context(_output(computer, given["of"], flags, seek))
+        except OSError as error:
+            name = given.get("of", given.get("if", ""))
+            if "if" in given and computer.stat(given["if"]) is None:
+                name = given["if"]
+            say(shell, f"dd: failed to open '{name}': {reason(error)}\n")
+            return 1
+        return _transfer(computer, shell, given, source, target)
+
+
+def _transfer(
+    computer: Computer, shell: Shell, given: dict[str, str], source: Stream, target: Stream
+) -> int:
+    """Copy, and say how much it was."""
+    block, out = _blocks(given)
+    flags = _flags(given)
     if source.endless and "count" not in given:
         if isinstance(target, Pipe):
             return target.hand_over(Endless("dd", partial(source.read, block)))
@@ -62,6 +77,16 @@ def _dd(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         if given.get("status") != "noxfer":
             say(shell, f"{done} bytes{_human(done)} copied, 0 s, Infinity B/s\n")
     return int(refused is not None)
+
+
+def _blocks(given: dict[str, str]) -> tuple[int, int]:
+    """Return the bytes that are read and written at once."""
+    block, out = (size_of(given.get("bs", given.get(one, "512"))) for one in ("ibs", "obs"))
+    return block, out
+
+
+def _flags(given: dict[str, str]) -> set[str]:
+    return set(given.get("conv", "").split(",")) | set(given.get("oflag", "").split(","))
 
 
 def _output(computer: Computer, path: str, flags: set[str], seek: int) -> Stream:

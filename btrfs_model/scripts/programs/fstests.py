@@ -81,7 +81,7 @@ def _fssum(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     if not source:
         text = "\n".join([f"Flags: {flags}", *lines, ""])
         if target:
-            computer.open(target, "w").write(text.encode())
+            computer.write(target, text.encode())
         else:
             shell.write(text)
         return 0
@@ -166,7 +166,7 @@ def _cloner(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     names = []
     for path in paths:
         if computer.stat(path) is None:
-            computer.open(path, "w")
+            computer.write(path)
         place = computer.place(computer.absolute(path))
         if place is None:
             raise UnknownError(f"cloner: {path} is on no filesystem of the model")

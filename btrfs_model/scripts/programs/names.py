@@ -389,7 +389,7 @@ def _move(computer: Computer, source: str, path: str) -> None:
         raise fail(errno.ENOENT, source)
     if not seen.is_file:
         raise UnknownError("mv: only regular files are moved to another filesystem")
-    computer.open(path, "w").write(computer.read(source))
+    computer.write(path, computer.read(source))
     unlink(computer, source)
 
 
@@ -424,7 +424,7 @@ def _mktemp(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     elif "d" in given or "directory" in given:
         make_folder(computer, path, 0o700)
     else:
-        computer.open(path, "w")
+        computer.write(path)
     shell.write(path + "\n")
     return 0
 

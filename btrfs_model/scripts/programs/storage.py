@@ -57,6 +57,9 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
             return 32
         try:
             mounted.remount([one for one in chosen if one != "remount"])
+        except OSError:
+            say(shell, f"mount: {where}: mount point is busy.\n{_MORE}")
+            return 32
         except ValueError as error:
             bad = f"mount: {where}: mount point not mounted or bad option.\n{_MORE}"
             return _bad_option(computer, shell, error, bad)
@@ -242,7 +245,7 @@ def _fallocate(computer: Computer, shell: Shell, arguments: list[str]) -> int:
 
     def allocate(path: str) -> None:
         if computer.stat(path) is None:
-            computer.open(path, "w")
+            computer.write(path)
         found = computer.place(path)
         if found is None:
             computer.add_device(path, offset + size_of(told))

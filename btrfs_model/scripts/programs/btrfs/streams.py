@@ -65,22 +65,23 @@ def _send(computer: Computer, shell: Shell, arguments: list[str]) -> int:
             return 1
     if parent is not None and not _may_be_sent(computer, shell, parent, "parent "):
         return 1
-    status = 0
-    output = computer.open(target, "w", 0o600) if target else shell.files[1]
-    to = cast("BinaryIO", _Nowhere()) if type(output) is Null else None
-    for path in paths:
-        if not _may_be_sent(computer, shell, path):
-            return 1
-        if not {"-q", "--quiet"} & set(given):
-            say(shell, f"At subvol {path}\n")
-        try:
-            data = _stream(computer, path, parent, sources, given, to)
-        except OSError as error:
-            output.write(getattr(error, "partial", b"") or b"")
-            say(shell, f"ERROR: send ioctl failed with {-(error.errno or 0)}: {reason(error)}\n")
-            return 1
-        output.write(data)
-    return status
+    with computer.open(target, "w", 0o600) if target else shell.files[1] as output:
+        to = cast("BinaryIO", _Nowhere()) if type(output) is Null else None
+        for path in paths:
+            if not _may_be_sent(computer, shell, path):
+                return 1
+            if not {"-q", "--quiet"} & set(given):
+                say(shell, f"At subvol {path}\n")
+            try:
+                data = _stream(computer, path, parent, sources, given, to)
+            except OSError as error:
+                output.write(getattr(error, "partial", b"") or b"")
+                say(
+                    shell, f"ERROR: send ioctl failed with {-(error.errno or 0)}: {reason(error)}\n"
+                )
+                return 1
+            output.write(data)
+    return 0
 
 
 def _may_be_sent(computer: Computer, shell: Shell, path: str, kind: str = "") -> bool:
@@ -151,8 +152,7 @@ def _no_stream(data: bytes) -> tuple[str, int] | None:
 def _receive(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "qveC", "fmE", long=("dump", "quiet", "force-decompress"),
                            program_name="btrfs receive")  # fmt: skip
-    source = computer.open(given["f"], "r") if "f" in given else shell.files[0]
-    data = source.read()
+    data = computer.read(given["f"]) if "f" in given else shell.files[0].read()
     dumps = "dump" in given
     if not dumps and paths and computer.stat(paths[0]) is None:
         say(shell, f"ERROR: realpath({paths[0]}) failed: No such file or directory\n")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.scripts.files import Stat
@@ -33,18 +34,19 @@ def _find(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     starts = []
     while words and not words[0].startswith("-") and words[0] not in ("(", "!", ","):
         starts.append(words.pop(0))
-    try:
-        search = _Search(computer, shell, words, links)
-    except WrongExpressionError as error:
-        say(shell, f"find: {error}\n")
-        return 1
-    status = 0
-    try:
-        for start in starts or ["."]:
-            status |= search.start(start)
-    except QuitFind:
-        pass
-    return status | search.expression.finish()
+    with ExitStack() as outputs:
+        try:
+            search = _Search(computer, shell, words, links, outputs)
+        except WrongExpressionError as error:
+            say(shell, f"find: {error}\n")
+            return 1
+        status = 0
+        try:
+            for start in starts or ["."]:
+                status |= search.start(start)
+        except QuitFind:
+            pass
+        return status | search.expression.finish()
 
 
 class _Search:
@@ -53,12 +55,14 @@ class _Search:
     `links`: P for no symbolic link is followed, H for those that are told, L for all.
     """
 
-    def __init__(self, computer: Computer, shell: Shell, words: list[str], links: str) -> None:
+    def __init__(
+        self, computer: Computer, shell: Shell, words: list[str], links: str, outputs: ExitStack
+    ) -> None:
         self.computer, self.shell, self.links = computer, shell, links
         self.least, self.most = 0, _EVERYTHING
         self.last_first = self.stays = False
         kept = self._without_options(words)
-        self.expression = Expression(computer, shell, kept, follows=links == "L")
+        self.expression = Expression(computer, shell, kept, outputs, follows=links == "L")
         self.prints = not _ACTIONS - {"-quit"} & set(kept)
         self.last_first |= "-delete" in kept
 

@@ -17,6 +17,8 @@ from btrfs_model.scripts.programs.names import GROUPS, USERS, read_link, remove_
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
@@ -44,9 +46,11 @@ class Expression:
     """
 
     def __init__(
-        self, computer: Computer, shell: Shell, words: list[str], *, follows: bool
-    ) -> None:
+        self, computer: Computer, shell: Shell, words: list[str], outputs: ExitStack, *,
+        follows: bool,
+    ) -> None:  # fmt: skip
         self.computer, self.shell, self.words, self.follows = computer, shell, words, follows
+        self._outputs = outputs
         self.at = 0
         self._texts: dict[str, Callable[[Item], str]] = {
             "-name": lambda item: item.name, "-path": lambda item: item.path,
@@ -253,7 +257,7 @@ class Expression:
             end = "\n" if word == "-print" else "\0"
             return lambda item: _done(shell.write, item.path + end)
         if word == "-fprint":
-            output = computer.open(self._take(word), "w")
+            output = self._outputs.enter_context(computer.open(self._take(word), "w"))
             return lambda item: _done(output.write, f"{item.path}\n".encode())
         if word == "-printf":
             form = self._take(word)

@@ -74,21 +74,22 @@ def _fsx(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     if computer.stat(path) is None and settings.lite:
         shell.write(f"{prefix}{paths[0]}: {reason(fail(errno.ENOENT, path))}\n")
         return 91
-    computer.open(path, "r+" if settings.keeps or settings.lite else "w")
+    computer.write(path, mode="r+" if settings.keeps or settings.lite else "w")
     logs = posixpath.join(given["P"], posixpath.basename(path)) if "P" in given else path
-    computer.open(f"{logs}.fsxgood", "w")
-    log = _Log(shell, computer.open(f"{logs}.fsxlog", "w"), prefix)
-    shell.write("".join(f"{prefix}{line}" for line in heads))
+    computer.write(f"{logs}.fsxgood")
+    with computer.open(f"{logs}.fsxlog", "w") as file:
+        log = _Log(shell, file, prefix)
+        shell.write("".join(f"{prefix}{line}" for line in heads))
 
-    def mark(number: int, good: bytes) -> None:
-        _mark(computer, shell, given, log, f"{logs}.mark{number}", good)
+        def mark(number: int, good: bytes) -> None:
+            _mark(computer, shell, given, log, f"{logs}.mark{number}", good)
 
-    fsx = Fsx(*place, settings, log, mark)
-    fsx.begin()
-    _tell_modes(shell, settings)
-    fsx.run()
-    log(f"All {fsx.calls} operations completed A-OK!\n")
-    log.close()
+        fsx = Fsx(*place, settings, log, mark)
+        fsx.begin()
+        _tell_modes(shell, settings)
+        fsx.run()
+        log(f"All {fsx.calls} operations completed A-OK!\n")
+        log.close()
     return 0
 
 

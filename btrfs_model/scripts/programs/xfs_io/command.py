@@ -196,7 +196,7 @@ def _fallocate(mode: int) -> FileCommand:
         given, words = options(words, "k", program_name="falloc")
         offset, length = range_of(words)
         mounted, path = file.on
-        mounted.may_write(path)
+        mounted.may_write(file.shown)
         with file.computer.timed("fallocate"):
             mounted.fs.vfs_fallocate(path, mode | (1 if "k" in given else 0), offset, length)
         return 0
@@ -207,7 +207,7 @@ def _fallocate(mode: int) -> FileCommand:
 def _truncate(shell: Shell, file: OpenFile, words: list[str]) -> int:
     del shell
     mounted, path = file.on
-    mounted.may_write(path)
+    mounted.may_write(file.shown)
     with file.computer.timed("truncate"):
         mounted.fs.truncate(path, size_of(words[0], block=BLOCK))
     return 0
@@ -239,27 +239,27 @@ def _reflink(shell: Shell, file: OpenFile, words: list[str]) -> int:
         shell.write("reflink infile [src_off dst_off len] -- reflinks an entire file, or a number "
                     "of bytes at a specified offset\n")  # fmt: skip
         return 1
-    source = source_file(file, words[0])
-    numbers = [size_of(one, block=BLOCK) for one in words[1:]]
-    first, second, length = numbers if numbers else (0, 0, 0)
-    (other, from_path), (mounted, path) = source.to_share(), file.to_share()
-    if file.appends:
-        raise OSError(errno.EBADF, "it is open for appending")
-    if mounted.fs is not other.fs:
-        raise OSError(errno.EXDEV, "another filesystem")
-    mounted.may_write(path)
-    with file.computer.timed("clone"):
-        if numbers:
-            size = length or max(0, source.size - first)
-            mounted.fs.clone_range(from_path, path, first, second, size)
-        else:
-            mounted.fs.clone_range(from_path, path, 0, 0, source.size)
-    if "q" not in given:
-        if numbers:
-            report(shell, "linked", second, length, length, 1)
-        else:
-            report(shell, "linked", 0, 0, 0, 1)
-    return 0
+    with source_file(file, words[0]) as source:
+        numbers = [size_of(one, block=BLOCK) for one in words[1:]]
+        first, second, length = numbers if numbers else (0, 0, 0)
+        (other, from_path), (mounted, path) = source.to_share(), file.to_share()
+        if file.appends:
+            raise OSError(errno.EBADF, "it is open for appending")
+        if mounted.fs is not other.fs:
+            raise OSError(errno.EXDEV, "another filesystem")
+        mounted.may_write(file.shown)
+        with file.computer.timed("clone"):
+            if numbers:
+                size = length or max(0, source.size - first)
+                mounted.fs.clone_range(from_path, path, first, second, size)
+            else:
+                mounted.fs.clone_range(from_path, path, 0, 0, source.size)
+        if "q" not in given:
+            if numbers:
+                report(shell, "linked", second, length, length, 1)
+            else:
+                report(shell, "linked", 0, 0, 0, 1)
+        return 0
 
 
 def _dedupe(shell: Shell, file: OpenFile, words: list[str]) -> int:
@@ -268,33 +268,33 @@ def _dedupe(shell: Shell, file: OpenFile, words: list[str]) -> int:
         shell.write("dedupe infile src_off dst_off len -- dedupes a number of bytes at a specified "
                     "offset\n")  # fmt: skip
         return 1
-    source = source_file(file, words[0])
-    first, second, length = (size_of(one, block=BLOCK) for one in words[1:4])
-    (other, from_path), (mounted, path) = source.to_share(), file.on
-    if mounted.fs is not other.fs:
-        raise OSError(errno.EXDEV, "another filesystem")
-    file.to_share()
-    with file.computer.timed("dedupe"):
-        same = mounted.fs.dedupe_range(from_path, path, first, second, length)
-    if not same:
-        say(shell, "XFS_IOC_FILE_EXTENT_SAME: Extents did not match.\n")
+    with source_file(file, words[0]) as source:
+        first, second, length = (size_of(one, block=BLOCK) for one in words[1:4])
+        (other, from_path), (mounted, path) = source.to_share(), file.on
+        if mounted.fs is not other.fs:
+            raise OSError(errno.EXDEV, "another filesystem")
+        file.to_share()
+        with file.computer.timed("dedupe"):
+            same = mounted.fs.dedupe_range(from_path, path, first, second, length)
+        if not same:
+            say(shell, "XFS_IOC_FILE_EXTENT_SAME: Extents did not match.\n")
+            return 0
+        if "q" not in given:
+            report(shell, "deduped", second, length, length, 1)
         return 0
-    if "q" not in given:
-        report(shell, "deduped", second, length, length, 1)
-    return 0
 
 
 def _copy_range(shell: Shell, file: OpenFile, words: list[str]) -> int:
     del shell
     given, words = options(words, "", "sdlf", program_name="copy_range")
-    source = source_file(file, words[0])
-    first, second = size_of(given.get("s", "0")), size_of(given.get("d", "0"))
-    length = size_of(given["l"]) if given.get("l") else max(0, source.size - first)
-    (mounted, path), (_, from_path) = file.on, source.on
-    mounted.may_write(path)
-    with file.computer.timed("copy") as step:
-        step.bytes = copy_file_range(mounted.fs, from_path, path, first, second, length)
-    return 0
+    with source_file(file, words[0]) as source:
+        first, second = size_of(given.get("s", "0")), size_of(given.get("d", "0"))
+        length = size_of(given["l"]) if given.get("l") else max(0, source.size - first)
+        (mounted, path), (_, from_path) = file.on, source.on
+        mounted.may_write(file.shown)
+        with file.computer.timed("copy") as step:
+            step.bytes = copy_file_range(mounted.fs, from_path, path, first, second, length)
+        return 0
 
 
 def _stat(shell: Shell, file: OpenFile, words: list[str]) -> int:
@@ -394,7 +394,7 @@ def _flink(shell: Shell, file: OpenFile, words: list[str]) -> int:
     (mounted, path), place = file.on, file.computer.place(file.computer.absolute(words[0]))
     if place is None or place[0].fs is not mounted.fs:
         raise OSError(errno.EXDEV, "another filesystem")
-    mounted.may_write(path)
+    mounted.may_write(file.shown)
     with file.computer.timed("link"):
         mounted.fs.link(path, place[0].inside(place[1]))
     return 0
@@ -413,7 +413,7 @@ def _sync_range(shell: Shell, file: OpenFile, words: list[str]) -> int:
 
 def _label(shell: Shell, file: OpenFile, words: list[str]) -> int:
     usage = "label [-s label|-c] -- query, set, or clear the filesystem label while mounted\n"
-    mounted, path = file.on
+    mounted, _ = file.on
     if words and words != ["-c"] and (words[0] != "-s" or len(words) != 2):
         if words == ["-s"]:
             say(shell, "label: option requires an argument -- 's'\n")
@@ -422,7 +422,7 @@ def _label(shell: Shell, file: OpenFile, words: list[str]) -> int:
         shell.write(usage)
         return 0
     if words:
-        mounted.may_write(path)
+        mounted.may_write(file.shown)
         mounted.fs.set_label(words[1] if words[0] == "-s" else "")
     shell.write(f'label = "{mounted.fs.image.superblock.label}"\n')
     return 0
@@ -454,7 +454,7 @@ def _chattr(shell: Shell, file: OpenFile, words: list[str]) -> int:
             raise UnknownError(f"xfs_io: chattr {word}: this attribute is not known")
         bits = sum(_FLAGS[letter] for letter in set(found[2]))
         add, remove = (add | bits, remove) if found[1] == "+" else (add, remove | bits)
-    mounted.may_write(path)
+    mounted.may_write(file.shown)
     mounted.fs.chattr(path, add, remove)
     return 0
 

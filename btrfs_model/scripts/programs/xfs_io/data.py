@@ -44,8 +44,8 @@ def pwrite(shell: Shell, file: OpenFile, words: list[str]) -> int:
         raise OSError(errno.EBADF, "read only")
     if file.appends:
         offset = file.size
-    if file.place is not None:
-        file.on[0].may_write(file.on[1])
+    if file.is_mounted:
+        file.on[0].may_write(file.shown)
     done, operations = 0, 0
     with file.computer.timed("pwrite") as step:
         if "R" in given:
@@ -93,10 +93,9 @@ def _may_not_wait(given: dict[str, str]) -> bool:
 def _put(file: OpenFile, offset: int, data: bytes | Repeated, given: dict[str, str]) -> int:
     """Write once."""
     length = data.length if isinstance(data, Repeated) else len(data)
-    if file.place is None:
-        stream = file.computer.open(file.path, "r+")
-        stream.at = offset  # type: ignore[attr-defined]
-        stream.write(_whole(data))
+    if not file.is_mounted:
+        file.stream.at = offset  # type: ignore[attr-defined]
+        file.stream.write(_whole(data))
         return length
     mounted, path = file.on
     fs = mounted.fs
@@ -123,10 +122,10 @@ def _whole(data: bytes | Repeated) -> bytes:
 def _input(file: OpenFile, path: str, skip: int, length: int) -> bytes:
     """Return what ``-i`` writes: the file may have less than that."""
     try:
-        stream = file.computer.open(path, "r")
+        with file.computer.open(path, "r") as stream:
+            return stream.read(skip + length)[skip:]
     except OSError as error:
         raise UsageError(f"{path}: {reason(error)}") from error
-    return stream.read(skip + length)[skip:]
 
 
 def _random_places(seed: int, offset: int, length: int, block: int) -> Iterator[int]:
@@ -149,12 +148,11 @@ def pread(shell: Shell, file: OpenFile, words: list[str]) -> int:
     given, words = options(words, "qvuRFB", "bVZ", program_name="pread")
     offset, length = range_of(words)
     block = size_of(given.get("b", "4096"))
-    if file.direct and file.place is not None:
+    if file.direct and file.is_mounted:
         mounted, path = file.on
         mounted.fs.sync_file_range(path, offset, length)
-    stream = file.computer.open(file.path, "r")
-    stream.at = offset  # type: ignore[attr-defined]
-    data = stream.read(length)
+    file.stream.at = offset  # type: ignore[attr-defined]
+    data = file.stream.read(length)
     if "v" in given:
         _dump(shell, offset, data)
     if "q" not in given:
@@ -196,7 +194,7 @@ def mwrite(shell: Shell, file: OpenFile, words: list[str]) -> int:
     given, words = options(words, "r", "S", program_name="mwrite")
     offset, length = _in_map(file, words)
     mounted, path = file.on
-    mounted.may_write(path)
+    mounted.may_write(file.shown)
     pattern = bytes([int(given.get("S", "0x58"), 0) & 255])
     try:
         with file.computer.timed("mwrite") as step:

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import errno
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from btrfs_model.mount.names.lookup import may_write
+from btrfs_model.mount.names.lookup import find, may_write
 from btrfs_model.scripts.files import fail
-from btrfs_model.scripts.mounted import Mounted
+from btrfs_model.scripts.mounted import Mounted, MountedFile
 from btrfs_model.scripts.program import UsageError, reason, size_of
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
+    from btrfs_model.shell.streams import Stream
 
 BLOCK: Final = 4096
 
@@ -26,13 +28,13 @@ class OpenFile:
 
     def __init__(self, computer: Computer, path: str, given: dict[str, str]) -> None:
         self.computer, self.shown = computer, path
-        self.is_nameless = False
         self.path = computer.absolute(path)
-        found = computer.place(self.path)
         self.read_only = "r" in given
+        self.syncs, self.appends, self.direct = "s" in given, "a" in given, "d" in given
+        self.maps = False
         if "T" in given:
-            self._make_nameless()
-            found = computer.place(self.path)
+            self.stream = self._without_a_name()
+            return
         seen = computer.stat(self.path)
         if seen is None and "f" not in given:
             raise fail(errno.ENOENT, path)
@@ -41,17 +43,15 @@ class OpenFile:
                 raise fail(errno.EISDIR, path)
             # xfs_io tries to write first, then opens it to be read
             self.read_only = True
+        found = computer.place(self.path)
         if seen is not None and found is not None and not self.read_only:
             mounted, inner = found
             mounted.may_write(inner)
             may_write(mounted.fs, mounted.inode(inner), path)
-        if seen is None or "t" in given:
-            computer.open(self.path, "w", 0o600)
-        self.place: tuple[Mounted, str] | None = found
-        self.syncs, self.appends, self.direct = "s" in given, "a" in given, "d" in given
-        self.maps = False
+        mode = "w" if seen is None or "t" in given else "r" if self.read_only else "r+"
+        self.stream = computer.open(self.path, mode, 0o600).hold()
 
-    def _make_nameless(self) -> None:
+    def _without_a_name(self) -> Stream:
         """Make a file without a name in the directory (O_TMPFILE)."""
         found = self.computer.place(self.path)
         if found is None:
@@ -64,21 +64,25 @@ class OpenFile:
         except OSError as error:
             raise fail(error.errno or 0, self.shown) from error
         self.path = f"{self.path.rstrip('/')}/{posixpath.basename(made)}"
-        self.is_nameless = True
+        stream = self.computer.open(self.path, "r+").hold()
+        mounted.fs.release(find(mounted.fs, made))
+        return stream
 
     def close(self) -> None:
         """Close it: a file without a name is gone then."""
-        if self.is_nameless:
-            mounted, path = self.on
-            if path.encode() in mounted.fs.nameless:
-                mounted.fs.release(mounted.inode(self.path.removeprefix(mounted.prefix)))
+        self.stream.release()
 
     @property
-    def on(self) -> tuple[Mounted, str]:
-        """The mount, and the path from the top of the filesystem."""
-        if self.place is None:
+    def is_mounted(self) -> bool:
+        """Whether it is on a filesystem of the model."""
+        return isinstance(self.stream, MountedFile)
+
+    @property
+    def on(self) -> tuple[Mounted, bytes]:
+        """The mount, and a path from the top of the filesystem that stands for the open file."""
+        if not isinstance(self.stream, MountedFile):
             raise UnknownError(f"xfs_io: {self.shown}: files are on a mount")
-        return self.place[0], self.place[0].inside(self.place[1])
+        return self.stream.mounted, self.stream.name
 
     @property
     def size(self) -> int:
@@ -86,7 +90,7 @@ class OpenFile:
         seen = self.computer.stat(self.path)
         return seen.size if seen is not None else 0
 
-    def to_share(self) -> tuple[Mounted, str]:
+    def to_share(self) -> tuple[Mounted, bytes]:
         """Return the place of a file that a call shares extents of; OSError where it is none."""
         seen = self.computer.stat(self.path)
         if seen is not None and not seen.is_file:
@@ -94,12 +98,17 @@ class OpenFile:
         return self.on
 
 
-def source_file(file: OpenFile, path: str) -> OpenFile:
+@contextmanager
+def source_file(file: OpenFile, path: str) -> Iterator[OpenFile]:
     """Open the file that a command names; UsageError with xfs_io's words where it is refused."""
     try:
-        return OpenFile(file.computer, path, {"r": ""})
+        opened = OpenFile(file.computer, path, {"r": ""})
     except OSError as error:
         raise UsageError(f"{path}: {reason(error)}") from error
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 FileCommand: TypeAlias = "Callable[[Shell, OpenFile, list[str]], int]"
