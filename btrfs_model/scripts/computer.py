@@ -25,7 +25,7 @@ from btrfs_model.scripts.cold import Blocks
 from btrfs_model.scripts.device_log import DISCARD, DeviceLog, Entry
 from btrfs_model.scripts.files import Node, Stat, Tree, TreeFile, fail
 from btrfs_model.scripts.find import DEVICE
-from btrfs_model.scripts.mounted import Mounted, MountedFile
+from btrfs_model.scripts.mounted import Fate, Mounted, MountedFile
 from btrfs_model.scripts.special import SPECIAL
 from btrfs_model.scripts.steps import Reading, Record, Watcher
 from btrfs_model.shell.jobs import Jobs
@@ -70,8 +70,8 @@ class Device:
     size: int
     filesystem: WritableFilesystem | None = None
     crashed: _TemporaryFileWrapper[bytes] | None = None
-    drops: bool = False
-    """Whether what is written is lost: `crashed` has what was written before."""
+    fate: Fate = Fate.WRITTEN
+    """What becomes of what is written; where it is not written, `crashed` has what was before."""
     clock: int = 0
     """Nanoseconds since 1970 when it was mounted last."""
     transid: int = 0
@@ -148,8 +148,8 @@ class Computer(Record):
         self.devices: dict[str, Device] = {}
         self.parts: dict[tuple[str, int, int], Device] = {}
         """Parts of devices, and thin volumes, that the device mapper made."""
-        self.mapped: dict[str, bool] = {}
-        """Devices of the device mapper: whether the table that was loaded loses writes."""
+        self.mapped: dict[str, Fate] = {}
+        """Devices of the device mapper: what the table that was loaded does to writes."""
         self.mounts: dict[str, Mounted] = {}
         self.umask = 0o22
         self.cwd = "/root"
@@ -265,12 +265,7 @@ class Computer(Record):
         from btrfs_model.shell import compile as compiler
 
         text = self.read(self.absolute(name)).decode("utf-8", "surrogateescape")
-        inner = shell.copy()
-        inner.name, inner.arguments = name, arguments
-        inner.values = {key: value for key, value in inner.values.items()
-                        if "x" in inner.marks.get(key, "")}  # fmt: skip
-        inner.functions = {}
-        return compiler.subshell(inner, compiler.script(text))
+        return compiler.subshell(shell.started(name, arguments), compiler.script(text))
 
     # ------------------------------------------------------------------------------- paths --
 

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import uncounted
+from btrfs_model.mount.inode import discard_pages
 from btrfs_model.mount.names.lookup import find, is_read_only, read_link
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.mount.writable import WritableFilesystem
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.scripts.computer import Computer, Device
     from btrfs_model.scripts.steps import Step
+    from btrfs_model.volume.device.memory import Memory
 
 _SECTOR: Final = 512
 _BLOCK: Final = 4096
@@ -39,6 +43,34 @@ _IGNORED: Final = {"rw", "noatime", "relatime", "nodiratime", "loop", "defaults"
 
 def _aligned(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
+
+
+class Fate(Enum):
+    """What becomes of what is written to a device."""
+
+    WRITTEN = auto()
+    LOST = auto()
+    REFUSED = auto()
+    """With EIO."""
+
+
+class _Refusing:
+    """A device that refuses writes: the first one of a transaction or a log aborts."""
+
+    def __init__(self, fs: WritableFilesystem) -> None:
+        self._fs = fs
+
+    def flush(self, memory: Memory) -> None:
+        """End a commit, or the sync of a log (``btrfs_abort_transaction()``)."""
+        del memory
+        self._fs.aborted = True
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def superblock(self, memory: Memory) -> None:
+        """Nothing comes so far."""
+
+    def synced(self, inode: LiveInode | None) -> None:
+        """Nothing is to be done behind a call without writes."""
 
 
 class Mounted:
@@ -80,6 +112,8 @@ class Mounted:
     def begin(self, options: list[str]) -> None:
         """Mount; OSError or ValueError where mount(8) is refused."""
         device, self.options = self.device, options
+        if device.fate is Fate.REFUSED:
+            raise fail(errno.EIO, device.path)
         if device.crashed is not None:
             self._recover()
         if device.filesystem is None:
@@ -135,7 +169,7 @@ class Mounted:
         if any(one.device is self.device and one is not self
                for one in self.computer.mounts.values()):  # fmt: skip
             return
-        if self.device.drops:
+        if self.device.crashed is not None:
             self._tell_unmounted(crashed=True)
             self.fs.close()
             self.device.filesystem = None
@@ -170,6 +204,10 @@ class Mounted:
         fs = self.fs
         if seconds < fs.options.commit_interval:
             return
+        if self.device.fate is Fate.REFUSED:
+            fs.aborted = True
+        if fs.aborted:
+            return
         with uncounted():
             if seconds >= _WRITTEN_BACK:
                 fs.sync()
@@ -187,11 +225,44 @@ class Mounted:
         """Keep what a crash would leave."""
         fs = self.fs
         self.device.clock = fs.clock
-        if not self.device.drops:
+        if self.device.crashed is None:
             self.keep()
         self._tell_unmounted(crashed=True)
         fs.close()
         self.device.filesystem = None
+
+    def write_to(self, fate: Fate) -> None:
+        """Let something else become of what is written to the device."""
+        fs, device = self.fs, self.device
+        if fate is Fate.WRITTEN:
+            fs.watcher = device.log
+            if not fs.aborted:
+                device.crashed = None
+        elif device.crashed is None:
+            self.keep()
+        if fate is Fate.REFUSED:
+            fs.watcher = _Refusing(fs)
+
+    def before_writeback(self, path: str | bytes) -> None:
+        """See that the device takes data; where it refuses them, what waits of a file is lost.
+
+        Raises
+        ------
+        OSError
+            EIO: the extents of the file stay what they were (``btrfs_finish_one_ordered()``).
+        """
+        if self.device.fate is Fate.REFUSED:
+            inode = find(self.fs, path)
+            if stat.S_ISREG(inode.item.mode) and inode.pages.is_dirty:
+                discard_pages(self.fs, inode)
+                raise fail(errno.EIO, os.fsdecode(path))
+
+    def write_direct(self, path: str | bytes, offset: int, data: bytes) -> int:
+        """Write past the page cache; OSError EIO where the device refuses it."""
+        fs = self.fs
+        if self.device.fate is Fate.REFUSED:
+            raise fail(errno.EIO, os.fsdecode(path))
+        return fs.write_direct(path, offset, data)
 
     def keep(self) -> None:
         """Keep what is on the device now."""
@@ -233,7 +304,7 @@ class Mounted:
 
     def may_write(self, path: str) -> None:
         """See that the mount can be written to."""
-        if self.is_read_only:
+        if self.is_read_only or self.made.aborted:
             error = fail(errno.EROFS, path)
             raise self.computer.refused("refused (read-only mount)", error)
 
@@ -386,7 +457,8 @@ class MountedFile(Stream):
         if self.mode == "a":
             self.at = self.size
         with self.mounted.computer.timed("write") as step:
-            done = step.bytes = (fs.write_direct if self.direct else fs.write)(name, self.at, data)
+            write = self.mounted.write_direct if self.direct else fs.write
+            done = step.bytes = write(name, self.at, data)
         self.at += done
         if done < len(data):
             raise self.mounted.computer.refused("write", fail(errno.ENOSPC, self.path))

@@ -23,6 +23,7 @@ _MODULES: Final = (
     "dd",
     "coreutils",
     "attributes.owners",
+    "bash",
     "listing",
     "stat",
     "find.command",

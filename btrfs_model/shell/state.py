@@ -155,6 +155,7 @@ class Random:
                 return found
 
 
+_AT_FIRST: Final = frozenset({"hashall", "braceexpand", "interactive_comments"})
 _MOST: Final = 200
 """Calls of functions that may stand in each other."""
 
@@ -199,7 +200,7 @@ class Shell:
         self.status = 0
         self.pipe_status: int | list[int] = 0
         """``$PIPESTATUS``; a number where the last command was no pipe."""
-        self.options = {"hashall", "braceexpand", "interactive_comments"}
+        self.options = set(_AT_FIRST)
         self.traps: dict[str, str] = {}
         self.conditions = 0
         """Commands whose failure is looked at: ``set -e`` does not act in them."""
@@ -228,6 +229,18 @@ class Shell:
         new.function_names = list(self.function_names)
         new.jobs = {}
         new.level = self.level + 1
+        return new
+
+    def started(self, name: str, arguments: list[str]) -> Shell:
+        """Return a shell that this one starts: it has exported variables, and the open files."""
+        new = self.copy()
+        new.name, new.arguments = name, arguments
+        new.values = {key: value for key, value in new.values.items()
+                      if "x" in new.marks.get(key, "")}  # fmt: skip
+        new.marks = dict.fromkeys(new.values, "x")
+        new.functions, new.scopes, new.function_names = {}, [], []
+        new.options, new.options_at = set(_AT_FIRST), (1, 0)
+        new.conditions = new.loops = new.depth = new.status = 0
         return new
 
     # ------------------------------------------------------------------------------ files --

@@ -462,6 +462,54 @@ def test_a_device_that_drops_writes() -> None:
     assert b"remove ioctl on flaky failed: Device or resource busy" in result.stderr
 
 
+# As Linux 6.18.44 did on a loop device over a file of FUSE that refused writes.
+ERRORS = """
+fails() { dmsetup suspend --nolockfs e; dmsetup load e --table "0 $size error /dev/sdb 0"
+          dmsetup resume e; }
+works() { dmsetup suspend --nolockfs e; dmsetup load e --table "0 $size linear /dev/sdb 0"
+          dmsetup resume e; }
+again() { umount /mnt/b; mount /dev/mapper/e /mnt/b; }
+mkdir -p /mnt/b
+mkfs.btrfs -q -f /dev/sdb; size=$(blockdev --getsz /dev/sdb)
+dmsetup create e --table "0 $size linear /dev/sdb 0"
+mount /dev/mapper/e /mnt/b
+xfs_io -f -c "pwrite -q -S 1 0 1M" /mnt/b/a
+cp --reflink=always /mnt/b/a /mnt/b/b
+sync
+"""
+
+
+@pytest.mark.parametrize(("calls", "printed"), [
+    # data that a fsync writes are lost, and nothing else
+    ('fails; xfs_io -c "pwrite -q -S 2 0 64K" -c fdatasync /mnt/b/b; touch /mnt/b/x; works; sync\n'
+     "again; ls /mnt/b; cmp /mnt/b/a /mnt/b/b",
+     "fdatasync: Input/output error\na\nb\nx\n"),
+    ('fails; xfs_io -d -c "pwrite -q -S 2 0 64K" /mnt/b/b; works; sync\n'
+     "again; cmp /mnt/b/a /mnt/b/b", "pwrite: Input/output error\n"),
+    ('fails; xfs_io -c "mmap -rw 0 64K" -c "mwrite 0 64K" -c "msync -s 0 64K" /mnt/b/b; works\n'
+     "again; cmp /mnt/b/a /mnt/b/b", "msync: Input/output error\n"),
+    ('xfs_io -c "pwrite -q -S 2 0 64K" /mnt/b/b; fails; xfs_io -c "pwrite -q 64K 64K" /mnt/b/b\n'
+     "works; sync; again; cmp /mnt/b/a /mnt/b/b",
+     "/mnt/b/a /mnt/b/b differ: char 1, line 1\n"),
+    # a commit, or a log, ends the mount
+    ("touch /mnt/b/new; fails; sync; echo $?; btrfs filesystem sync /mnt/b; works\n"
+     "echo > /mnt/b/a; again; ls /mnt/b",
+     "0\nERROR: Could not sync filesystem: Read-only file system\n"
+     "script: line 15: /mnt/b/a: Read-only file system\na\nb\n"),
+    ("mkdir /mnt/b/d; sync; touch /mnt/b/d/1; fails; xfs_io -c fsync /mnt/b/d; works\n"
+     "again; ls /mnt/b/d", "fsync: Input/output error\n"),
+    ("fails; btrfs subvolume snapshot /mnt/b /mnt/b/snap > /dev/null; works; again; ls /mnt/b",
+     "ERROR: cannot snapshot '/mnt/b': Input/output error\na\nb\n"),
+    ("fails; touch /mnt/b/c; umount /mnt/b; mount /dev/mapper/e /mnt/b; works\n"
+     "mount /dev/mapper/e /mnt/b; ls /mnt/b",
+     "mount: /mnt/b: can't read superblock on /dev/mapper/e.\n"
+     "       dmesg(1) may have more information after failed mount system call.\na\nb\n"),
+])  # fmt: skip
+def test_a_device_that_refuses_writes(calls: str, printed: str) -> None:
+    result = bm.script(f"exec 2>&1{ERRORS}{calls}", size=1 << 30)
+    assert result.stdout.decode() == printed
+
+
 @pytest.mark.claim(
     "A log of writes has each state that a crash leaves: every one mounts, and is clean."
 )

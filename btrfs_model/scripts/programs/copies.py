@@ -8,6 +8,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ import numpy as np
 from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.scripts.files import Stat, TreeFile, fail
-from btrfs_model.scripts.mounted import MountedFile
+from btrfs_model.scripts.mounted import Mounted, MountedFile
 from btrfs_model.scripts.program import Program, UsageError, options, quoted, reason, say, size_of
 from btrfs_model.scripts.programs.attributes.owners import set_owner
 from btrfs_model.scripts.programs.attributes.xattrs import xattrs
@@ -257,6 +258,7 @@ def fsync(computer: Computer, path: str, *, data_only: bool = False) -> str:
     mounted, inside = found
     fs = mounted.fs
     with computer.timed(f"fsync {path}") as step:
+        mounted.before_writeback(mounted.inside(inside))
         call = fs.fdatasync if data_only else fs.fsync
         how = call(mounted.inside(inside))
         if how == "log" and computer.disk is not None:
@@ -279,11 +281,20 @@ def _sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
         return each(computer, shell, paths,
                     lambda path: void(fsync(computer, path, data_only="d" in given)),
                     "sync: error opening '{}'")  # fmt: skip
-    for mounted in computer.mounts.values():
-        if not mounted.is_read_only:
-            with computer.timed("sync"):
-                mounted.fs.sync(cyclic=not paths)
+    try:
+        for mounted in computer.mounts.values():
+            if not mounted.is_read_only:
+                sync_filesystem(mounted, cyclic=not paths)
+    except OSError as error:
+        say(shell, f"sync: error syncing {quoted(paths[0])}: {reason(error)}\n")
+        return 1
     return 0
+
+
+def sync_filesystem(mounted: Mounted, *, cyclic: bool) -> None:
+    """Do what syncfs(2) does, or sync(2) with `cyclic`, which tells of no error."""
+    with mounted.computer.timed("sync"), suppress(*[OSError] * cyclic):
+        mounted.fs.sync(cyclic=cyclic)
 
 
 def void(_: object) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from btrfs_model.scripts.computer import Device
 from btrfs_model.scripts.device_log import SECTOR, DeviceLog
 from btrfs_model.scripts.files import fail
+from btrfs_model.scripts.mounted import Fate
 from btrfs_model.scripts.program import Program, options, reason, say
 from btrfs_model.shell.state import UnknownError
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from btrfs_model.scripts.computer import Computer
     from btrfs_model.shell.state import Shell
 
-_TARGETS: Final = {"flakey": "v1.5.0", "linear": "v1.4.0", "log-writes": "v1.1.0",
-                   "thin": "v1.23.0", "thin-pool": "v1.23.0"}  # fmt: skip
+_TARGETS: Final = {"error": "v1.7.0", "flakey": "v1.5.0", "linear": "v1.4.0",
+                   "log-writes": "v1.1.0", "thin": "v1.23.0", "thin-pool": "v1.23.0"}  # fmt: skip
 _Command: TypeAlias = "Callable[[Computer, str, dict[str, str]], None]"
 _LOADED: Final = {"btrfs", "loop", "brd", "null_blk"}
 """Modules that are there besides."""
@@ -58,43 +59,44 @@ def _words(table: str) -> list[str]:
     words = table.split()
     if len(words) < 4 or words[2] not in _TARGETS or words[0] != "0":
         raise UnknownError(f"dmsetup: {table}: this table is not known")
-    if "error_writes" in words:
-        raise UnknownError("dmsetup: error_writes: this feature is not known")
     if len(words) > 5 and words[2] in ("thin", "log-writes"):
         raise UnknownError(f"dmsetup: {table}: this table is not known")
     return words
 
 
-def _backed(computer: Computer, table: str) -> tuple[Device, bool]:
-    """Return the device below a table, and whether what is written is lost."""
+def _backed(computer: Computer, table: str) -> tuple[Device, Fate]:
+    """Return the device below a table, and what becomes of what is written."""
     words = _words(table)
     device, length = computer.device(words[3]), int(words[1]) * SECTOR
     if words[2] == "thin-pool":
-        return Device(words[3], length), False
+        return Device(words[3], length), Fate.WRITTEN
     offset = int(words[4]) * SECTOR if words[2] == "linear" and len(words) > 4 else 0
     if words[2] == "thin":
         key = (computer.absolute(words[3]), int(words[4]), 0)
         if key not in computer.parts:
             raise fail(errno.ENODATA, words[4])
         computer.parts[key].size = length
-        return computer.parts[key], False
+        return computer.parts[key], Fate.WRITTEN
     if (offset, length) == (0, device.size):
-        return device, "drop_writes" in words
+        fails = words[2] == "error" or "error_writes" in words
+        return device, (
+            Fate.REFUSED if fails else Fate.LOST if "drop_writes" in words else Fate.WRITTEN
+        )
     if words[2] != "linear":
         raise UnknownError(f"dmsetup: {table}: a part of a device is known for linear alone")
     key = (device.path, offset, length)
-    return computer.parts.setdefault(key, Device(device.path, length)), False
+    return computer.parts.setdefault(key, Device(device.path, length)), Fate.WRITTEN
 
 
 def _create(computer: Computer, name: str, given: dict[str, str]) -> None:
     table = given.get("table", "")
-    device, drops = _backed(computer, table)
+    device, fate = _backed(computer, table)
     path = f"/dev/mapper/{name}"
     if path in computer.mapped or (device.log and "log-writes" in table):
         raise fail(errno.EBUSY, path)
     computer.add_device(path, device.size)
     computer.devices[path] = device
-    computer.mapped[path] = drops
+    computer.mapped[path] = fate
     if "log-writes" in table.split():
         if any(one.device is device for one in computer.mounts.values()):
             raise fail(errno.EBUSY, path)
@@ -141,7 +143,7 @@ def _remove(computer: Computer, name: str, given: dict[str, str]) -> None:
     path = _known(computer, name)
     if computer.mounted_at(path) is not None:
         raise fail(errno.EBUSY, path)
-    computer.mapped[path] = False
+    computer.mapped[path] = Fate.WRITTEN
     _settle(computer, path)
     device = computer.devices[path]
     if device.log is not None and device.log.name == path:
@@ -167,18 +169,15 @@ def _known(computer: Computer, name: str) -> str:
 
 def _settle(computer: Computer, path: str) -> None:
     """Let what was loaded act."""
-    device, drops = computer.devices[path], computer.mapped[path]
-    if drops and not device.drops:
-        for one in computer.mounts.values():
-            if one.device is device:
-                one.keep()
-    elif device.drops and not drops and any(
-        one.device is device for one in computer.mounts.values()
-    ):  # fmt: skip
-        raise UnknownError(
-            "dmsetup: writes were lost below a mounted filesystem, which is not known"
-        )
-    device.drops = drops
+    device, fate = computer.devices[path], computer.mapped[path]
+    mounted = next((one for one in computer.mounts.values() if one.device is device), None)
+    if mounted is not None and fate is not device.fate:
+        if device.fate is Fate.LOST:
+            raise UnknownError(
+                "dmsetup: writes were lost below a mounted filesystem, which is not known"
+            )
+        mounted.write_to(fate)
+    device.fate = fate
 
 
 def _modprobe(computer: Computer, shell: Shell, arguments: list[str]) -> int:

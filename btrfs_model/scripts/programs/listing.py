@@ -27,8 +27,8 @@ _SIX_MONTHS: Final = 31556952 // 2
 def _ls(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     given, paths = options(arguments, "laA1hidRFtrUSnsgp", "", long=("color=", "full-time", "all"),
                            program_name="ls")  # fmt: skip
-    if {"F", "S", "s", "g", "p", "full-time"} & set(given):
-        raise UnknownError("ls: of the options -l -a -A -1 -i -d -t -r -R -U -n -h are known")
+    if {"g", "full-time"} & set(given):
+        raise UnknownError("ls: of the options -lnisdaA1trRUSFph are known")
     status = 0
     files: list[tuple[str, Stat]] = []
     folders: list[tuple[str, Stat]] = []
@@ -60,7 +60,7 @@ def _folder(
     hidden = {"a", "A", "all"} & set(given)
     names = [one for one in computer.listdir(path) if not one.startswith(".") or hidden]
     rows = []
-    if {"l", "n", "i", "t", "R"} & set(given):
+    if set("lnitRsSFp") & set(given):
         for name in names:
             inner = computer.stat(f"{computer.absolute(path).rstrip('/')}/{name}", follow=False)
             if inner is not None:
@@ -72,9 +72,8 @@ def _folder(
     if {"a", "all"} & set(given):
         above = computer.stat(posixpath.dirname(computer.absolute(path).rstrip("/")) or "/")
         rows += [(".", seen), ("..", above or seen)]
-    if "l" in given:
-        blocks = sum(one.blocks for _, one in rows)
-        shell.write(f"total {human_size(512 * blocks) if 'h' in given else blocks // 2}\n")
+    if {"l", "n", "s"} & set(given):
+        shell.write(f"total {_blocks(sum(one.blocks for _, one in rows), given)}\n")
     _rows(computer, shell, _sorted(rows, given), given, path)
     return below
 
@@ -89,6 +88,8 @@ def _sorted(rows: list[tuple[str, Stat]], given: dict[str, str]) -> list[tuple[s
     found = sorted(rows, key=_name)
     if "t" in given:
         found.sort(key=lambda row: -row[1].mtime)
+    elif "S" in given:
+        found.sort(key=lambda row: -row[1].size)
     return found[::-1] if "r" in given else found
 
 
@@ -99,30 +100,56 @@ def _rows(
     given: dict[str, str],
     folder: str,
 ) -> None:
-    number = f"{max((len(str(one.ino)) for _, one in rows), default=1)}"
+    first = _columns([
+        [*([str(seen.ino)] if "i" in given else []),
+         *([_blocks(seen.blocks, given)] if "s" in given else [])] for _, seen in rows
+    ])  # fmt: skip
     if not {"l", "n"} & set(given):
-        for name, seen in rows:
-            shell.write((f"{seen.ino:>{number}} " if "i" in given else "") + name + "\n")
+        for before, (name, seen) in zip(first, rows, strict=True):
+            shell.write(f"{before}{name}{_mark(seen, given)}\n")
         return
     numeric = "n" in given
     cells = []
     for name, seen in rows:
-        shown = name
+        shown = name + _mark(seen, given) * (not seen.is_link)
         if seen.is_link:
             whole = computer.absolute(posixpath.join(folder, name) if folder else name)
-            shown = f"{name} -> {read_link(computer, whole)}"
+            target = computer.stat(whole)
+            mark = _mark(target, given) if target is not None else ""
+            shown = f"{name} -> {read_link(computer, whole)}{mark}"
         cells.append((
             stat.filemode(seen.mode), str(seen.nlink),
             str(seen.uid) if numeric else USERS.get(seen.uid, str(seen.uid)),
             str(seen.gid) if numeric else GROUPS.get(seen.gid, str(seen.gid)),
             _size(seen, rows, given),
-            when(computer, seen.mtime), shown, str(seen.ino),
+            when(computer, seen.mtime), shown,
         ))  # fmt: skip
     widths = [max((len(row[at]) for row in cells), default=0) for at in range(5)]
-    for mode, links, user, group, size, time, shown, ino in cells:
-        before = f"{ino:>{number}} " if "i" in given else ""
+    for before, (mode, links, user, group, size, time, shown) in zip(first, cells, strict=True):
         shell.write(f"{before}{mode} {links:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} "
                     f"{size:>{widths[4]}} {time} {shown}\n")  # fmt: skip
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    """Return what stands in front of each row, numbers in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["".join(f"{one:>{width}} " for one, width in zip(row, widths, strict=True))
+            for row in rows]  # fmt: skip
+
+
+def _blocks(sectors: int, given: dict[str, str]) -> str:
+    """Return what takes so many sectors, in units of 1 KiB or with a suffix."""
+    return human_size(512 * sectors) if "h" in given else str(sectors // 2)
+
+
+def _mark(seen: Stat, given: dict[str, str]) -> str:
+    """Return the sign behind a name that tells its kind (``-F``, ``-p``)."""
+    if seen.is_dir:
+        return "/" if {"F", "p"} & set(given) else ""
+    if "F" not in given:
+        return ""
+    signs = {"l": "@", "p": "|", "s": "="}
+    return signs.get(seen.kind, "*" if seen.is_file and seen.mode & 0o111 else "")
 
 
 def _size(seen: Stat, rows: list[tuple[str, Stat]], given: dict[str, str]) -> str:

@@ -88,6 +88,8 @@ def _mounted(computer: Computer, shell: Shell, words: list[str], chosen: list[st
             say(shell, f"mount: {where}: mount(2) system call failed: {reason(error)}.\n{_MORE}")
         elif error.errno == errno.EINVAL:
             say(shell, _refused(words[0], where))
+        elif error.errno == errno.EIO:
+            say(shell, f"mount: {where}: can't read superblock on {words[0]}.\n{_MORE}")
         else:
             say(shell, f"mount: {where}: {reason(error)}.\n")
         return 32

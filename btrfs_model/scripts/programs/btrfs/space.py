@@ -29,6 +29,7 @@ from btrfs_model.scripts.programs.btrfs.common import (
     on_mount,
     pretty,
 )
+from btrfs_model.scripts.programs.copies import sync_filesystem
 from btrfs_model.scripts.programs.find.walk import walk
 from btrfs_model.shell.state import UnknownError
 
@@ -42,11 +43,13 @@ _LABEL: Final = 255
 
 
 def _filesystem_sync(computer: Computer, shell: Shell, arguments: list[str]) -> int:
-    del shell
     counted("filesystem sync", arguments, 1, 1)
     mounted, _ = on_mount(computer, arguments[0])
-    with computer.timed("sync"):
-        mounted.fs.sync()
+    try:
+        sync_filesystem(mounted, cyclic=False)
+    except OSError as error:
+        say(shell, f"ERROR: Could not sync filesystem: {reason(error)}\n")
+        return 1
     return 0
 
 

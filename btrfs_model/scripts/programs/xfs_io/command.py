@@ -15,7 +15,7 @@ from btrfs_model.questions.fiemap.mounted import fiemap_mounted
 from btrfs_model.questions.fiemap.text import fiemap_text
 from btrfs_model.scripts.copy_range import copy_file_range
 from btrfs_model.scripts.program import Program, UsageError, options, reason, say, size_of
-from btrfs_model.scripts.programs.copies import fsync
+from btrfs_model.scripts.programs.copies import fsync, sync_filesystem
 from btrfs_model.scripts.programs.xfs_io.data import (
     NO_MAPS,
     map_file,
@@ -226,8 +226,7 @@ def _sync(cyclic: bool) -> FileCommand:
     def run(shell: Shell, file: OpenFile, words: list[str]) -> int:
         del shell, words
         mounted, _ = file.on
-        with file.computer.timed("sync"):
-            mounted.fs.sync(cyclic=cyclic)
+        sync_filesystem(mounted, cyclic=cyclic)
         return 0
 
     return run
@@ -254,12 +253,20 @@ def _reflink(shell: Shell, file: OpenFile, words: list[str]) -> int:
                 mounted.fs.clone_range(from_path, path, first, second, size)
             else:
                 mounted.fs.clone_range(from_path, path, 0, 0, source.size)
+            _sync_both(source, file)
         if "q" not in given:
             if numbers:
                 report(shell, "linked", second, length, length, 1)
             else:
                 report(shell, "linked", 0, 0, 0, 1)
         return 0
+
+
+def _sync_both(source: OpenFile, file: OpenFile) -> None:
+    """Make both last where one is open with O_SYNC (``btrfs_remap_file_range()``)."""
+    if file.syncs:
+        for one in (source, file):
+            fsync(one.computer, one.path)
 
 
 def _dedupe(shell: Shell, file: OpenFile, words: list[str]) -> int:
@@ -276,6 +283,7 @@ def _dedupe(shell: Shell, file: OpenFile, words: list[str]) -> int:
         file.to_share()
         with file.computer.timed("dedupe"):
             same = mounted.fs.dedupe_range(from_path, path, first, second, length)
+            _sync_both(source, file)
         if not same:
             say(shell, "XFS_IOC_FILE_EXTENT_SAME: Extents did not match.\n")
             return 0
@@ -407,6 +415,7 @@ def _sync_range(shell: Shell, file: OpenFile, words: list[str]) -> int:
     del given
     mounted, path = file.on
     with file.computer.timed("sync_range"):
+        mounted.before_writeback(path)
         mounted.fs.sync_file_range(path, *range_of(words))
     return 0
 

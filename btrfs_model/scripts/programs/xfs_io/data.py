@@ -105,7 +105,7 @@ def _put(file: OpenFile, offset: int, data: bytes | Repeated, given: dict[str, s
         except UnsupportedError as error:
             raise UnknownError(f"xfs_io: {error}") from error
     if file.direct:
-        wrote = fs.write_direct(path, offset, _whole(data))
+        wrote = mounted.write_direct(path, offset, _whole(data))
     else:
         wrote = fs.write(path, offset, data)
     if file.syncs:

@@ -46,7 +46,7 @@ class OpenFile:
         found = computer.place(self.path)
         if seen is not None and found is not None and not self.read_only:
             mounted, inner = found
-            mounted.may_write(inner)
+            mounted.may_write(path)
             may_write(mounted.fs, mounted.inode(inner), path)
         mode = "w" if seen is None or "t" in given else "r" if self.read_only else "r+"
         self.stream = computer.open(self.path, mode, 0o600).hold()
