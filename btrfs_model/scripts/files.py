@@ -203,12 +203,13 @@ class TreeFile(Stream):
     def __init__(self, node: Node, mode: str, now: Callable[[], int]) -> None:
         self.node, self.mode, self.now = node, mode, now
         self.at = 0
-        if mode == "w" and node.changed is None:
+        if mode[0] == "w" and node.changed is None:
             node.data.clear()
             node.mtime = now()
 
     def read(self, size: int = -1) -> bytes:
         """Read from the place on."""
+        self.may_read()
         if stat.S_ISDIR(self.node.mode):
             raise fail(errno.EISDIR, "a directory")
         data = self.node.shown() if self.node.shown else self.node.data
@@ -218,12 +219,14 @@ class TreeFile(Stream):
 
     def read_line(self, end: int = 10) -> bytes:
         """Read up to a byte."""
+        self.may_read()
         data = self.node.shown() if self.node.shown else self.node.data
         at = data.find(bytes([end]), self.at)
         return self.read(-1 if at < 0 else at + 1 - self.at)
 
     def write(self, data: bytes) -> None:
         """Write at the place, or at the end."""
+        self.may_write()
         node = self.node
         if node.changed is not None:
             node.changed(data)

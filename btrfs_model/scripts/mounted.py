@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _SECTOR: Final = 512
 _BLOCK: Final = 4096
+_OF_OTHERS: Final = (stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO)
 _WRITTEN_BACK: Final = 35
 """Seconds after which all data that waited are on their way (``dirty_expire_centisecs``)."""
 _IGNORED: Final = {"rw", "noatime", "relatime", "nodiratime", "loop", "defaults", "strictatime",
@@ -371,7 +372,7 @@ class MountedFile(Stream):
 
     def __init__(self, mounted: Mounted, path: str, mode: str, bits: int = 0o666) -> None:
         self.mounted, self.path, self.mode = mounted, path, mode
-        self.at, self.direct, truncates = 0, False, mode == "w"
+        self.at, self.direct, truncates = 0, False, mode[0] == "w"
         fs, name = mounted.fs, mounted.inside(path)
         try:
             seen = mounted.stat(path)
@@ -385,14 +386,14 @@ class MountedFile(Stream):
         else:
             if stat.S_ISDIR(seen.mode) and mode != "r":
                 raise fail(errno.EISDIR, path)
-            if stat.S_ISFIFO(seen.mode):
+            if stat.S_ISFIFO(seen.mode) and "+" not in mode:
                 raise UnknownError(f"{path}: a named pipe has no other end here")
             if mode != "r":
                 mounted.may_write(path)
         self._fs, self._inode = fs, mounted.inode(path)
         self.name = name.encode("utf-8", "surrogateescape")
-        """A path that stands for it; a device node, whose driver is not here, has its own."""
-        if stat.S_IFMT(self._inode.item.mode) not in (stat.S_IFCHR, stat.S_IFBLK):
+        """A path that stands for it; what is not of btrfs, a device node or a pipe, has its own."""
+        if stat.S_IFMT(self._inode.item.mode) not in _OF_OTHERS:
             with mounted.computer.timed("truncate") if truncates else uncounted():
                 self.name = fs.open_file(name, truncate=truncates)
             mounted.files.add(self)
@@ -431,6 +432,7 @@ class MountedFile(Stream):
 
     def read(self, size: int = -1) -> bytes:
         """Read from the place on."""
+        self.may_read()
         fs, name = self.fs, self.name
         with self.mounted.computer.timed("read") as step:
             found = fs.read(name, self.at, None if size < 0 else size)
@@ -453,6 +455,7 @@ class MountedFile(Stream):
         """Write at the place, or at the end."""
         if not data:
             return
+        self.may_write()
         fs, name = self.fs, self.name
         if self.mode == "a":
             self.at = self.size

@@ -102,11 +102,12 @@ def statement(node: Node) -> Run:
     if kind == "CallExpr":
         run = simple(command, node.get("Redirs", []), opened, line)
     elif not command:
-        run = _redirected(lambda shell: 0, opened)
+        run = _redirected(lambda shell: 0, opened, line)
     else:
         run = COMPOUND[kind](command) if kind in COMPOUND else _unknown(kind, line)
         if opened:
-            run = _redirected(run, opened)
+            # bash is at the last line of a compound command when it opens files
+            run = _redirected(run, opened, command["End"]["Line"])
     if node.get("Negated"):
         run = _negated(run)
     elif kind in _CHECKED or not command:
@@ -332,8 +333,9 @@ def _cached(text: str) -> Run:
     return run
 
 
-def _redirected(run: Run, opened: Sequence[Redirection]) -> Run:
+def _redirected(run: Run, opened: Sequence[Redirection], line: int) -> Run:
     def redirected(shell: Shell) -> int:
+        shell.line = line
         replaced: Replaced = {}
         try:
             for one in opened:

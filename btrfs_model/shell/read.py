@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,11 @@ def read(shell: Shell, arguments: list[str]) -> int:
     if number not in shell.files:
         shell.complain(f"read: {number}: invalid file descriptor: Bad file descriptor")
         return 1
-    text, ended = _line_of(shell, number, raw, end, count, exact)
+    try:
+        text, ended = _line_of(shell, number, raw, end, count, exact)
+    except OSError as error:
+        shell.complain(f"read: read error: {number}: {os.strerror(error.errno or 0)}")
+        return 1
     if array:
         shell.values[array] = Array(enumerate(_split(shell, text, 0, raw)))
     elif not names:

@@ -124,8 +124,10 @@ def _duplicate(node: Node) -> Redirection:
             shell.complain(f"{told}: ambiguous redirect")
             return False
         source = int(told.rstrip("-"))
+        if source == number:
+            return True
         if source not in shell.files:
-            shell.complain(f"{told}: Bad file descriptor")
+            shell.complain(f"{source}: Bad file descriptor")
             return False
         _put(shell, replaced, number, variable, shell.files[source])
         if moved and source != number:

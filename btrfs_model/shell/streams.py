@@ -25,7 +25,19 @@ class Stream:
 
     endless = False
     """Whether it has no end."""
+    mode = "r+"
+    """How it was opened, as for ``open()``."""
     _holders = 0
+
+    def may_read(self) -> None:
+        """See that it was opened to be read; OSError EBADF."""
+        if self.mode in ("w", "a"):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def may_write(self) -> None:
+        """See that it was opened to be written to; OSError EBADF."""
+        if self.mode == "r":
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def hold(self) -> Self:
         """Keep it open, until :meth:`release`."""

@@ -48,7 +48,7 @@ class OpenFile:
             mounted, inner = found
             mounted.may_write(path)
             may_write(mounted.fs, mounted.inode(inner), path)
-        mode = "w" if seen is None or "t" in given else "r" if self.read_only else "r+"
+        mode = "w+" if seen is None or "t" in given else "r" if self.read_only else "r+"
         self.stream = computer.open(self.path, mode, 0o600).hold()
 
     def _without_a_name(self) -> Stream:
