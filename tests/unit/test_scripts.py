@@ -462,6 +462,17 @@ def test_a_device_that_drops_writes() -> None:
     assert b"remove ioctl on flaky failed: Device or resource busy" in result.stderr
 
 
+def test_files_that_lose_their_names_while_they_are_open() -> None:
+    result = bm.script("""
+        mkfs.btrfs -q -f /dev/sda; mkdir -p /mnt/a; mount /dev/sda /mnt/a
+        orphans() { sync; btrfs inspect-internal dump-tree -t 5 /dev/sda | grep -c ORPHAN; }
+        multi_open_unlink -f /mnt/a/x -n 5 -e 2 -v 100 -s 5 &
+        sleep 1; umount /mnt/a; orphans; wait; orphans; umount /mnt/a; echo $?
+    """)
+    assert result.stdout.split() == [b"5", b"0", b"0"]
+    assert result.stderr == b"umount: /mnt/a: target is busy.\n"
+
+
 # As Linux 6.18.44 did on a loop device over a file of FUSE that refused writes.
 ERRORS = """
 fails() { dmsetup suspend --nolockfs e; dmsetup load e --table "0 $size error /dev/sdb 0"

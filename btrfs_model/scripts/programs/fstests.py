@@ -6,12 +6,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import stat
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.scripts.files import Stat, fail
+from btrfs_model.scripts.mounted import MountedFile
 from btrfs_model.scripts.program import Program, options, reason, say
 from btrfs_model.scripts.programs.attributes.xattrs import xattrs
-from btrfs_model.scripts.programs.names import read_link
+from btrfs_model.scripts.programs.copies import sync_filesystem
+from btrfs_model.scripts.programs.names import read_link, unlink
 from btrfs_model.shell.state import UnknownError
 
 if TYPE_CHECKING:
@@ -207,7 +210,40 @@ def _godown(computer: Computer, shell: Shell, arguments: list[str]) -> int:
     return 1
 
 
+def _multi_open_unlink(computer: Computer, shell: Shell, arguments: list[str]) -> int:
+    """Make files that lose their names while they are open, for some seconds."""
+    given, _ = options(arguments, "FS", "efnsv", program_name="multi_open_unlink")
+    with ExitStack() as files:
+        for number in range(1, int(given.get("n", "100")) + 1):
+            path = f"{given.get('f', 'file')}.{number}"
+            if computer.stat(path) is not None:
+                say(shell, f'multi_open_unlink: file "{path}" already exists\n')
+                return 1
+            try:
+                file = files.enter_context(computer.open(path, "w+"))
+            except OSError as error:
+                say(shell, f'multi_open_unlink: failed to create "{path}": {reason(error)}\n')
+                return 1
+            if not isinstance(file, MountedFile):
+                raise UnknownError(f"multi_open_unlink: {path} is on no filesystem of the model")
+            if "S" in given:
+                sync_filesystem(file.mounted, cyclic=False)
+            for at in range(int(given.get("e", "0"))):
+                value = bytes(int(given.get("v", str(_LONGEST))))
+                file.fs.setxattr(file.name, f"user.name.{at}", value)
+            unlink(computer, path)
+            if "F" in given:
+                with computer.timed(f"fsync {path}"):
+                    file.fs.fsync(file.name)
+        computer.jobs.sleep(int(given.get("s", "60")))
+    return 0
+
+
+_LONGEST: Final = 64 << 10
+"""Bytes of an attribute; btrfs refuses them."""
+
 PROGRAMS: Final[dict[str, Program]] = {
     "feature": _feature, "godown": _godown, "lstat64": _lstat64, "fssum": _fssum,
     "punch-alternating": _punch_alternating, "cloner": _cloner,
+    "multi_open_unlink": _multi_open_unlink,
 }  # fmt: skip
