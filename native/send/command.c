@@ -151,19 +151,24 @@ void bm_send_explained_free(struct bm_send_explained *explained)
 	*explained = (struct bm_send_explained){0};
 }
 
-int send_cmd(struct send_ctx *sctx)
+int write_cmd(struct send_ctx *sctx)
 {
 	uint8_t *command = sctx->buf + sctx->cmd;
 
 	if (sctx->args->explained && explain(sctx->args->explained, &sctx->why) < 0)
 		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
-	COUNT(sctx->image, send_cmd);
 	sctx->args->commands[command[4]]++;
 	set_length(sctx);
 	sum_command(sctx, command + sctx->summed, sctx->size - sctx->cmd - sctx->summed);
 	memcpy(command + 6, &sctx->crc, 4);
 	sctx->cmd = sctx->size;
 	return sctx->size >= FLUSH_AT || size_only(sctx) ? send_flush(sctx) : BM_OK;
+}
+
+int send_cmd(struct send_ctx *sctx)
+{
+	COUNT(sctx->image, send_cmd);
+	return write_cmd(sctx);
 }
 
 int hand_out(struct send_ctx *sctx, const uint8_t *data, size_t size)

@@ -89,7 +89,8 @@ static int send_encoded_extent(struct send_ctx *sctx, const struct file_extent *
 	} else if (read_raw_extent(sctx, extent, data) < 0) {
 		return sctx->fault->code;
 	}
-	return send_cmd(sctx);
+	/* the kernel writes what it read into its pages itself */
+	return is_inline ? send_cmd(sctx) : write_cmd(sctx);
 }
 
 /* send_extent_data(): the data of a range of the extent that the walk stands on. */

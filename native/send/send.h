@@ -333,6 +333,8 @@ int tlv_put_path(struct send_ctx *sctx, int attribute, const struct fs_path *pat
 uint8_t *put_data(struct send_ctx *sctx, size_t size);
 /* The checksum goes on over the next bytes of the command. */
 void sum_command(struct send_ctx *sctx, const uint8_t *next, size_t size);
+/* The end of a command, whose bytes go on; send_cmd() is a call of the kernel's, too. */
+int write_cmd(struct send_ctx *sctx);
 int send_cmd(struct send_ctx *sctx);
 int send_flush(struct send_ctx *sctx);
 /* The next bytes of the stream go to who asked. */

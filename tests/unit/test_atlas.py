@@ -19,7 +19,7 @@ from btrfs_model.experiments.atlas.predictions import Predicted, Value, add, rea
 from btrfs_model.experiments.atlas.rows import AREAS, KEPT_BACK, all_rows, chosen, load
 from btrfs_model.experiments.atlas.runs import run
 from btrfs_model.experiments.atlas.scores import EQUAL, judge, scores
-from btrfs_model.scripts.answer import regions
+from btrfs_model.scripts.answer import regions, whole
 from btrfs_model.scripts.run import script
 
 ROW = """
@@ -82,6 +82,14 @@ def test_exact_rows_come_out(name: str) -> None:
             now = made.values[one.name]
             equal = one.before in (None, now.before) and one.after in (None, now.after)
             assert equal != bool(one.why), one.name
+
+
+def test_a_compressed_extent_is_no_call_of_send_cmd() -> None:
+    (row,) = chosen(["send-clone-src-eof"])
+    result = script(row.script, behaviour="v7.2")
+    result.close()
+    # as counted in Linux 7.2.13, with 19 commands of which 2 are encoded writes
+    assert whole(result).work["send_cmd"] == 17
 
 
 @pytest.mark.parametrize("name", ["fiemap-path-cache", "log-delayed-items"])

@@ -15,13 +15,18 @@ U32_MAX = 0xFFFFFFFF
 
 def send_cmd(sctx: SendContext, command: str, /, **attributes: Any) -> None:
     """Write a command to the stream; EOVERFLOW when it is larger than the kernel's buffer."""
+    write_cmd(sctx, command, **attributes)
+    current().count("send_cmd")
+
+
+def write_cmd(sctx: SendContext, command: str, /, **attributes: Any) -> None:
+    """Write a command as :func:`send_cmd` does, which the kernel does not call for it."""
     data = sum(len(value) for value in attributes.values() if isinstance(value, bytes))
     if data > sctx.send_max_size:
         raise send_errno(sctx, errno.EOVERFLOW)
     written = sctx.writer.command(command, **attributes)
     if len(written) > sctx.send_max_size:
         raise send_errno(sctx, errno.EOVERFLOW)
-    current().count("send_cmd")
     sctx.commands[command] += 1
     if sctx.request.explanation is not None:
         sctx.explained.append(sctx.why)

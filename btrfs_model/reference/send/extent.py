@@ -22,6 +22,7 @@ from btrfs_model.reference.send.command import (
     send_cmd,
     send_truncate,
     send_update_extent,
+    write_cmd,
 )
 from btrfs_model.reference.send.context import (
     NOT_DATA,
@@ -317,7 +318,9 @@ def send_encoded_extent(sctx: SendContext, extent: Extent, offset: int, size: in
         head = 10 + (4 + len(path)) + 4 * (4 + 8) + 2 * (4 + 4) + 2
         if -(-head // _PAGE) * _PAGE + extent.disk_num_bytes > sctx.send_max_size:
             raise send_errno(sctx, errno.EOVERFLOW)
-    send_cmd(
+    # the kernel writes what it read into its pages itself
+    write = send_cmd if extent.is_inline else write_cmd
+    write(
         sctx,
         "encoded_write",
         path=path,
