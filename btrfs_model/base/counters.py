@@ -156,10 +156,10 @@ class Work(Mapping[str, int]):
                 work._counts[index] += times
                 work = work._outer
 
-    def add(self, other: Work) -> None:
-        """Add the counts of `other` to these."""
-        for name, times in other.items():
-            self.count(name, times)
+    def add(self, other: Mapping[str, int], times: int = 1) -> None:
+        """Add the counts of `other` to these, so many times."""
+        for name, count in other.items():
+            self.count(name, count * times)
 
 
 def _with_counts(counts: Mapping[str, int]) -> Work:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -34,20 +34,19 @@ from btrfs_model.mount.log.log_dir import (
 from btrfs_model.mount.log.log_tree import (
     ForceCommit,
     LogContext,
-    Overridden,
     get_logged,
     is_logged,
 )
-from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.mount.log.state import Overridden, log_tree_id
 from btrfs_model.mount.log.v5_10.log_dir import log_directory_changes
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import dir_item_key
-from btrfs_model.ondisk.items import dir_items, each_inode_name
+from btrfs_model.ondisk.items import InodeExtref, dir_items, each_inode_name
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.volume.tree import RawKey
+from btrfs_model.volume.tree import RawKey, Tree
 
 _INODE_ITEM: Final = int(ItemType.INODE_ITEM)
 _REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))
@@ -302,7 +301,7 @@ class InodeLogger:
         new = self.inode.item.generation == self.fs.transid or self.ctx.logging_conflict_inodes
         if not new and Patch.LOG_OLD_CONFLICTS not in self.fs.behaviour:
             return None
-        other = overridden(self.fs, self.inode, item, self.ctx)
+        other = overridden(self.fs, self.inode, item)
         return None if other is None or other[0] == self.ctx.inode.ino else other
 
     def log_conflict(self, ino: int, parent: int) -> None:
@@ -310,29 +309,33 @@ class InodeLogger:
         _add_conflicting_inode(self.fs, self.inode.root, ino, parent, self.ctx)
 
 
-def overridden(
-    fs: Mount, inode: LiveInode, item: Copied, ctx: LogContext
-) -> tuple[int, int] | None:
+def overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
     """Find who had a name of an inode at the last commit (``btrfs_check_ref_name_override()``).
 
     `item`: an INODE_REF or INODE_EXTREF of the inode.
     Returns inode number and directory, where it was another inode.
     Raises OSError: EAGAIN when it was a subvolume.
     """
-    known = ctx.overridden.get(item.key)
+    committed, searched = fs.tree(inode.root), fs.tree_logs.root(inode.root).overridden
+    known = searched.get(item.key)
     # an inode with many new names may be logged for each of them, and the kernel searches each time
-    if known is None or known.data != item.data:
-        with counting() as work:
-            other = _search_overridden(fs, inode, item)
-        ctx.overridden[item.key] = Overridden(item.data, other, work)
-        return other
-    current().add(known.work)
-    return known.other
+    if known is None or not item.data.startswith(known.data):
+        known = Overridden(b"", None, {})
+    with counting() as work:
+        current().add(known.work)
+        owner = known.owner
+        more = item.data[len(known.data) :]
+        if owner is None and more:
+            owner = _search_overridden(fs, committed, each_inode_name(item.key, more))
+    searched[item.key] = Overridden(bytes(item.data), owner, dict(work))
+    return None if owner is None or owner[0] == inode.ino else owner
 
 
-def _search_overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
-    committed = fs.tree(inode.root)
-    for parent, _, name in each_inode_name(item.key, item.data):
+def _search_overridden(
+    fs: Mount, committed: Tree, names: Iterable[InodeExtref]
+) -> tuple[int, int] | None:
+    """Return the first inode that had one of some names, and its directory; None: there is none."""
+    for parent, _, name in names:
         found = committed.get(dir_item_key(parent, name))
         entries = dir_items(found.data) if found is not None else []
         entry = next((entry for entry in entries if entry.name == name), None)
@@ -340,8 +343,7 @@ def _search_overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, 
             continue
         if entry.location.type != _INODE_ITEM:
             raise OSError(errno.EAGAIN, "a subvolume had the name", fs.path)
-        other = entry.location.objectid
-        return None if other == inode.ino else (other, parent)
+        return entry.location.objectid, parent
     return None
 
 

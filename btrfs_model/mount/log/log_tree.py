@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
-from btrfs_model.base.counters import Work
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, RootLog, log_tree_id
 from btrfs_model.mount.log.trace import tell
@@ -46,25 +45,11 @@ class ForceCommit(Exception):  # noqa: N818 - not an error: a way to go on
         self.is_error = is_error
 
 
-class Overridden(NamedTuple):
-    """Who had a name at the last commit, as it was searched.
-
-    `data`: the item with the names.
-    `other`: inode number and directory of another inode that had one; None: nobody.
-    `work`: of the search.
-    """
-
-    data: bytes
-    other: tuple[int, int] | None
-    work: Work
-
-
 class LogContext:
     """One fsync, or one new name (``struct btrfs_log_ctx``).
 
     `inode`: what it is about.
     `new_name`: whether a link or rename is what brings it on.
-    `overridden`: what was searched, by the key of the item with the names.
     """
 
     def __init__(self, inode: LiveInode, *, new_name: bool = False) -> None:
@@ -76,7 +61,6 @@ class LogContext:
         self.logged_before = False
         self.conflicts: deque[tuple[int, int]] = deque()
         self.conflict_count = 0
-        self.overridden: dict[RawKey, Overridden] = {}
 
 
 def _is_old(fs: Mount) -> bool:

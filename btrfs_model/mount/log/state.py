@@ -6,8 +6,9 @@ None of it is on disk; the names are those of ``struct btrfs_inode`` and ``struc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 LOG_ROOT_TREE: Final = 1 << 62
 """What the writer calls the tree of the logs; that of a subvolume has the subvolume's id added."""
@@ -54,12 +55,30 @@ class InodeLog:
     modified: list[tuple[int, int, int]] = field(default_factory=list)
 
 
+class Overridden(NamedTuple):
+    """Who had a name at the last commit, as it was searched.
+
+    `data`: the item with the names.
+    `owner`: inode number and directory of the first that had one, maybe the inode itself.
+    `work`: of the search.
+    """
+
+    data: bytes
+    owner: tuple[int, int] | None
+    work: Mapping[str, int]
+
+
 @dataclass(slots=True)
 class RootLog:
-    """What is remembered of a subvolume's log: the transaction of its log, and the last synced."""
+    """What is remembered of a subvolume's log, until another one begins.
+
+    `log_transid`, `last_log_commit`: the transaction of the log, and the last that is synced.
+    `overridden`: what was searched of names, by the key of the item that has them.
+    """
 
     log_transid: int = 0
     last_log_commit: int = 0
+    overridden: dict[tuple[int, int, int], Overridden] = field(default_factory=dict)
 
 
 class TreeLogs:

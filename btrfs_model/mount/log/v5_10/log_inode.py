@@ -152,7 +152,7 @@ class _OldInodeLogger(InodeLogger):
         """Who had one of the names at the last commit, and where."""
         if self.inode.item.generation != self.fs.transid or self._recursive:
             return None
-        other = overridden(self.fs, self.inode, item, self.ctx)
+        other = overridden(self.fs, self.inode, item)
         return None if other is None or other[0] == self.ctx.inode.ino else other
 
     def log_conflict(self, ino: int, parent: int) -> None:
@@ -190,6 +190,6 @@ def _log_conflicting_inodes(fs: Mount, root: int, ctx: LogContext, ino: int, par
         low, high = (ino, _REFS[0], 0), (ino, _REFS[1], U64_MAX)
         for item in list(fs.writer.tree(root).items(low, high)):
             name = Copied(item.key, bytes(item.data), item.block)
-            other = overridden(fs, inode, name, ctx)
+            other = overridden(fs, inode, name)
             if other is not None:
                 waiting.append(other)
