@@ -189,7 +189,7 @@ class Uml(Kernel):
         self.start()
         socket = self.folder / "guest/mconsole"
         flags = "rd" if read_only else "d"  # d: a comma in the name is one
-        unit = self._free[0]
+        unit = self._free.pop(0)
         mconsole.ask(socket, f"config ubd{unit}{flags}={image.resolve()}")
         try:
             yield _DEVICE.format(unit)
@@ -200,8 +200,8 @@ class Uml(Kernel):
     def _lets_go(self, console: Path, unit: str) -> bool:
         """Whether the guest knows nothing of an image any more; it need not be started again."""
         if version(self.release) >= _REMOVES:
+            self._free.insert(0, unit)
             return _detached(console, unit)
-        self._free.remove(unit)
         if not self._free:
             return False
         try:  # another image may have its fsid; a device that is mounted is not forgotten

@@ -56,6 +56,11 @@ unit = "ms"
 
 def test_all_rows_load() -> None:
     rows = all_rows()
+    counted = {row.name for row in rows for one in row.figures if one.kernel and one.counter}
+    assert len(counted) == 30
+    assert {row.name for row in rows if row.script} - counted >= {
+        "log-delayed-items", "fiemap-prev-extents",
+    }  # fmt: skip
     assert len({row.name for row in rows}) == len(rows) >= 5
     assert {row.area for row in rows} <= set(AREAS)
     assert not {row.commit for row in rows} & set(KEPT_BACK)
@@ -82,6 +87,19 @@ def test_exact_rows_come_out(name: str) -> None:
             now = made.values[one.name]
             equal = one.before in (None, now.before) and one.after in (None, now.after)
             assert equal != bool(one.why), one.name
+
+
+@pytest.mark.parametrize(
+    "name", ["fiemap-path-cache", "log-dir-batches", "send-check-dirs-unique", "send-refs-rbtree"]
+)
+def test_counts_at_quick_scale(name: str) -> None:
+    (row,) = chosen([name])
+    made = run(row, "quick")
+    counted = [one for one in row.figures if one.kernel]
+    assert counted and all(one.quick for one in counted)
+    assert {one.name: one.after for one in counted} == {
+        one.name: made.values[one.name].after for one in counted
+    }
 
 
 def test_a_compressed_extent_is_no_call_of_send_cmd() -> None:
@@ -244,7 +262,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "umount-no-empty-commit" in capsys.readouterr().out
     page = (tmp_path / "atlas.html").read_text()
     assert "btrfs-model atlas umount-no-empty-commit" in page
-    assert "\n".join(re.findall(r"<th role=.rowheader[^>]*>\s*(.{9})", page)).count("<a href=") == 3
+    assert "\n".join(re.findall(r"<th role=.rowheader[^>]*>\s*(.{9})", page)).count("<a href=") == 6
     table = pd.read_parquet(tmp_path / "atlas.parquet")
     assert table.row.tolist() == pd.read_csv(tmp_path / "atlas.csv").row.tolist()
     known = next(row.name for row in all_rows() if row.known)

@@ -25,11 +25,13 @@ from btrfs_model.cli.flags import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    import pandas as pd
     from rich.console import Console
 
     from btrfs_model.experiments.atlas.rows import Row
+    from btrfs_model.experiments.atlas.runs import Run
     from btrfs_model.experiments.atlas.scores import Judged
     from btrfs_model.experiments.replay import Replay
     from btrfs_model.experiments.workloads import Figure
@@ -262,6 +264,7 @@ def _rows() -> tuple[str, ...]:
         "btrfs-model atlas adf0241868bd",
         "btrfs-model atlas send-skip-own-ref --predict-only predicted.toml",
         "btrfs-model atlas send-skip-own-ref --scale quick --history",
+        "btrfs-model atlas log-delayed-items --sizes",
         "btrfs-model atlas --image disk.img",
     ),
 )
@@ -274,6 +277,13 @@ def _rows() -> tuple[str, ...]:
 @click.option("--history", is_flag=True,
               help="Run the scripts of rows on all releases instead, from 4.16 to 7.3: which made "
               "them faster, and by which commits. history.csv in DIR has all of it.")  # fmt: skip
+@click.option("--sizes", is_flag=True,
+              help="Run rows with a ratio at four smaller sizes, too, each for two minutes at "
+              "most: what the commit buys over the size, and where it begins to pay. sizes.csv in "
+              "DIR has all of it.")  # fmt: skip
+@click.option("--kernel", type=click.Path(path_type=Path, dir_okay=False),
+              metavar="PATH", help="Count what scripts of rows call in this linux of `btrfs-model "
+              "kernel build` and in the model instead, on the side of the kernel.")  # fmt: skip
 @click.option("--image", type=click.Path(path_type=Path, dir_okay=False, exists=True),
               metavar="IMAGE", help="Rank the commits by what they buy for this image instead: its "
               "sends, FIEMAPs and fsyncs on the newest kernel without each.")  # fmt: skip
@@ -285,9 +295,10 @@ def _rows() -> tuple[str, ...]:
                "DIR", name="out", default="out/atlas", show_default=True)  # fmt: skip
 @json_option("Print all rows of atlas.csv instead, one JSON object a line.")
 def atlas(
-    rows: tuple[str, ...], scale: str, predict_only: Path | None, history: bool,
-    image: Path | None, machine: str | None, jobs: int | None, out: Path, as_json: bool,
-) -> None:  # fmt: skip
+    rows: tuple[str, ...], scale: str, predict_only: Path | None, history: bool, sizes: bool,
+    kernel: Path | None, image: Path | None, machine: str | None, jobs: int | None, out: Path,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Show what commits buy: by their messages, and by the model on both sides of each.
 
     A row is a commit of data/atlas: named by its file, its id or a toggle, or all of an area (send,
@@ -305,35 +316,99 @@ def atlas(
     from btrfs_model.experiments.report.atlas import HEADINGS, flat, write
 
     if image is not None:
-        asked = click.get_current_context().get_parameter_source
-        for name in ("rows", "scale", "predict_only", "history", "jobs", "out"):
-            if asked(name) is click.core.ParameterSource.COMMANDLINE and (name != "rows" or rows):
-                told = "a row" if name == "rows" else f"--{name.replace('_', '-')}"
-                raise click.UsageError(f"--image does not go with {told}")
+        _alone(
+            "image", "rows", "scale", "predict_only", "history", "sizes", "kernel", "jobs", "out"
+        )
         _image(image, machine, as_json=as_json)
-        return
+        return 0
     wanted = chosen(rows)
+    if kernel is not None:
+        _alone("kernel", "predict_only", "history", "sizes", "machine", "jobs", "out")
+        return _counted(wanted, kernel, scale, as_json=as_json)
     if history:
+        _alone("history", "predict_only", "sizes")
         _history(wanted, scale, machine, out, as_json=as_json)
-        return
+        return 0
     if predict_only is not None:
+        _alone("predict_only", "sizes")
         for row in wanted:
             row.refuse_prediction()
         scale = "full"
+    at_a_time = jobs or default_jobs()
     with progress() as step:
-        runs = run_all(wanted, scale, machine, jobs or default_jobs(), step)
+        runs = run_all(wanted, scale, machine, at_a_time, step)
+        found = _sizes(runs, machine, at_a_time, step) if sizes else None
     if predict_only is not None:
         add(predict_only, {run.row.name: run.predicted for run in runs})
         aside(f"{predict_only}: {', '.join(run.row.name for run in runs)}")
-        return
+        return 0
     judged = judge(runs)
-    files = write(runs, out)
+    files = write(runs, out, found)
     if as_json:
-        print_table(table(judged), as_json=True)
-        return
+        print_table(table(judged) if found is None else found, as_json=True)
+        return 0
     print_table(pd.DataFrame([flat(one) for one in judged], columns=list(HEADINGS)))
     _print_scores(judged)
+    if found is not None:
+        _print_sizes(found)
     aside(f"Written to {out}: {', '.join(file.name for file in files)}")
+    return 0
+
+
+def _alone(option: str, *others: str) -> None:
+    """Refuse options, and rows, that do not go with one."""
+    asked = click.get_current_context().get_parameter_source
+    given = click.get_current_context().params
+    for name in others:
+        if asked(name) is click.core.ParameterSource.COMMANDLINE and (
+            name != "rows" or given[name]
+        ):
+            told = "a row" if name == "rows" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"--{option.replace('_', '-')} does not go with {told}")
+
+
+def _counted(wanted: Sequence[Row], kernel: Path, scale: str, *, as_json: bool) -> int:
+    """Print how often functions are called in a kernel and in the model."""
+    from btrfs_model.experiments.atlas.counted import counted
+
+    with progress(len(wanted)) as step:
+        found = counted(wanted, kernel, scale, step)
+    print_table(found, as_json=as_json)
+    compared = found[found.why == ""]
+    different = compared[compared.kernel != compared.model]
+    aside(f"{len(compared):,} compared, {len(different):,} differ")
+    return 1 if len(different) else 0
+
+
+def _sizes(
+    runs: Sequence[Run], machine: str | None, jobs: int, step: Callable[[str], None]
+) -> pd.DataFrame:
+    """Run rows at smaller sizes, and say what is left out."""
+    from btrfs_model.experiments.atlas.sizes import sizes
+
+    failed = 0
+
+    def report(done: int, total: int, not_told: int) -> None:
+        nonlocal failed
+        failed = not_told
+        step(f"smaller sizes: {done} of {total}")
+
+    found = sizes(runs, machine, jobs, report)
+    if failed:
+        aside(f"{failed} sizes are left out: they failed, or took too long")
+    return found
+
+
+def _print_sizes(found: pd.DataFrame) -> None:
+    """Print the ratios of each row over its sizes, and where they pay."""
+    import pandas as pd
+
+    from btrfs_model.experiments.report.size_chart import cells
+
+    for row, of_one in found.groupby("row", sort=False):
+        headings, rows = cells(of_one)
+        echo("")
+        print_table(pd.DataFrame(rows, columns=headings), title=str(row))
 
 
 def _image(image: Path, machine: str | None, *, as_json: bool) -> None:

@@ -143,14 +143,18 @@ def counted(script: Script, built: Mapping[str, Path], step: Step) -> tuple[int,
         with Uml(place / "counting/linux", memory=MEMORY, limit=LIMIT) as kernel:
             for run in range(1, _COUNTED + 1):
                 step(f"{script.name}: counting, run {run} of {_COUNTED}, {side}")
-                kept = kernel.new_file()
-                with _blank(kernel, script) as sources:
-                    kernel.call(count_script, script.command, sources, kernel.top, script.mounts,
-                                str(kept))  # fmt: skip
-                known = functions.setdefault(side, [])
-                known.append(gcov.counts(kernel.binary, kept).functions)
+                functions.setdefault(side, []).append(counts_of(script, kernel)[0])
     before, after = functions.values()
     return len(before[0].keys() & after[0].keys()), differing(script.name, [before, after], None)
+
+
+def counts_of(script: Script, kernel: Uml) -> tuple[Counter[str], str]:
+    """Count the functions of btrfs that a script runs in a kernel; and what the script says."""
+    kept = kernel.new_file()
+    with _blank(kernel, script) as sources:
+        said = kernel.call(count_script, script.command, sources, kernel.top, script.mounts,
+                           str(kept))  # fmt: skip
+    return gcov.counts(kernel.binary, kept).functions, said
 
 
 def in_the_model(

@@ -77,7 +77,7 @@ class Figure:
     why : str
         Why it is not what is predicted, where that is known.
     kernel : str
-        Which kernel it was counted in; empty: it is the message's.
+        Which kernel it was counted or printed in; empty: it is the message's.
     quick : bool
         Whether it is of the quick scale.
     """
@@ -112,7 +112,8 @@ class Figure:
     def place(self) -> str:
         """Where it is looked for, in words."""
         if self.line:
-            return f"the number that the script prints after '{self.line}:'"
+            where = f" in {self.kernel}" if self.kernel else ""
+            return f"the number that the script prints after '{self.line}:'{where}"
         if self.call:
             return f"time of all calls {self.call}"
         what = self.counter or "time"

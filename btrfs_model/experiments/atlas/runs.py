@@ -268,10 +268,16 @@ def _pair(sides: Mapping[str, _Side], one: Figure) -> Value:
 def _count(one: Figure, side: _Side) -> float:
     if one.counter:
         return float(side.part(one.region).work.get(one.counter, 0))
-    found = re.search(rf"(?m)^{re.escape(one.line)}:\s*(-?\d+(?:\.\d+)?)", side.printed)
-    if found is None:
+    value = printed_number(one.line, side.printed)
+    if value is None:
         raise BtrfsModelError(f"figure {one.name}: the script prints no line '{one.line}: NUMBER'")
-    return float(found[1])
+    return value
+
+
+def printed_number(line: str, printed: str) -> float | None:
+    """Return the number behind a word, with a colon between, of what a script printed."""
+    found = re.search(rf"(?m)^{re.escape(line)}:\s*(-?\d+(?:\.\d+)?)", printed)
+    return None if found is None else float(found[1])
 
 
 def _hangs(row: Row, by_device: Mapping[str, Mapping[str, _Side]], costs: Machine) -> list[str]:

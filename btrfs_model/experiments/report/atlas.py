@@ -21,6 +21,7 @@ from btrfs_model.experiments.atlas.rows import AREAS, Figure
 from btrfs_model.experiments.atlas.runs import Run
 from btrfs_model.experiments.atlas.scores import COLUMNS, Judged, judge, scores, table
 from btrfs_model.experiments.numbers import number, percent, times
+from btrfs_model.experiments.report import size_chart
 from btrfs_model.experiments.report.page import Cell, template
 from btrfs_model.experiments.results import to_csv, to_parquet
 
@@ -34,16 +35,21 @@ SCORES: Final = ("of", "figures", "counts", "equal", "ratios", "median error", "
                  "inside 90 %", "inside fitted", "order right")  # fmt: skip
 
 
-def write(runs: Sequence[Run], out: Path) -> list[Path]:
-    """Write the atlas into a folder: ``atlas.csv``, ``atlas.parquet`` and ``atlas.html``."""
+def write(runs: Sequence[Run], out: Path, sizes: pd.DataFrame | None = None) -> list[Path]:
+    """Write the atlas into a folder: ``atlas.csv``, ``atlas.parquet`` and ``atlas.html``.
+
+    Where rows ran at several sizes, ``sizes.csv`` too, and the page has them.
+    """
     judged = judge(runs)
     rows = table(judged)
     about = {"software": provenance.software(), "machine": provenance.machine()}
     files = {
         "atlas.csv": to_csv(rows),
         "atlas.parquet": to_parquet(rows, COLUMNS.__getitem__, about),
-        "atlas.html": page(judged).encode(),
+        "atlas.html": page(judged, sizes).encode(),
     }
+    if sizes is not None:
+        files["sizes.csv"] = to_csv(sizes)
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as places:
         for name, content in files.items():
@@ -51,23 +57,24 @@ def write(runs: Sequence[Run], out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def page(judged: Sequence[Judged]) -> str:
+def page(judged: Sequence[Judged], sizes: pd.DataFrame | None = None) -> str:
     """Return the atlas as HTML that needs nothing but itself."""
     runs = list({one.run.row.name: one.run for one in judged}.values())
     return template("atlas.html.j2").render(
         colours=COLOURS, headings=HEADINGS, version=__version__, model=model_hash(),
-        areas=[(AREAS[area], [_section(run, judged) for run in runs if run.row.area == area])
+        areas=[(AREAS[area], [_section(run, judged, sizes) for run in runs if run.row.area == area])
                for area in AREAS if any(run.row.area == area for run in runs)],
         scores=[(title, SCORES, score_rows(judged, known=known))
                 for title, known in TITLES.items()],
     )  # fmt: skip
 
 
-def _section(run: Run, judged: Sequence[Judged]) -> dict[str, Any]:
+def _section(run: Run, judged: Sequence[Judged], sizes: pd.DataFrame | None) -> dict[str, Any]:
     mine = [one for one in judged if one.run is run]
     return {
         "row": run.row, "run": run, "hangs": run.hangs, "mail": run.row.mail_url,
         "took": duration(run.seconds),
+        "sizes": None if sizes is None else size_chart.part(sizes, run.row.name),
         "cells": [(one.figure.name, *cells(one)[2:]) for one in mine],
         "table": [cells(one) for one in mine],
         "places": [(one.figure.name, one.figure.place) for one in mine],

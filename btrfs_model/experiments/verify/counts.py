@@ -32,7 +32,7 @@ _SENT = {"send-utimes": ("snap2", "snap1"), "send-truncate": ("snap1", None),
 _SCALES = {"send-utimes": 0.01, "send-truncate": 0.02, "send-readahead": 0.002,
            "fiemap-shared": 0.01}  # fmt: skip
 _FILES = 1000
-_INLINED = "the compiler put it into its callers"
+INLINED = "the compiler put it into its callers"
 _SIZE = 1 << 30
 _MEMORY = 1 << 30
 _Told = tuple[Path, dict[str, int]]
@@ -86,7 +86,7 @@ class Counting:
             functions, work = self.counted(workload)
             for name, count in sorted(work.items()):
                 calls = functions.get(name)
-                why = EXCEPTIONS.get(name) or ("" if calls is not None else _INLINED)
+                why = EXCEPTIONS.get(name) or ("" if calls is not None else INLINED)
                 few = calls is not None and abs(count - calls) < _FILES // 20
                 if workload == "log-dir" and few:
                     why = why or _OWN_SEARCHES.get(name, "")

@@ -75,8 +75,12 @@ def run_script(
 def count_script(
     command: Sequence[str], sources: Mapping[str, str], top: str, folders: Sequence[str],
     target: str,
-) -> None:  # fmt: skip
-    """Run a script; keep what of btrfs ran, with the mount and the unmount, in a folder."""
+) -> str:  # fmt: skip
+    """Run a script; keep what of btrfs ran, with the mount and the unmount, in a folder.
+
+    Returns what the script said.
+    """
     counted.forget()
-    run_script(command, sources, top, folders)
+    _, said = run_script(command, sources, top, folders)
     counted.keep(target)
+    return said
