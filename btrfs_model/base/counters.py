@@ -34,6 +34,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, Final
@@ -235,6 +236,26 @@ class apart:  # noqa: N801 (it stands beside counting())
 
     def __exit__(self, *_: object) -> None:
         _apart.reset(self._token)
+
+
+@contextmanager
+def repeated(times: int) -> Iterator[None]:
+    """Count the work done inside the ``with`` block as done so many times, also where it is apart.
+
+    Parameters
+    ----------
+    times : int
+        1 or more.
+    """
+    apart = _apart.get() or {}
+    before = {name: dict(work) for name, work in apart.items()}
+    with counting() as work:
+        yield
+    current().add(dict(work), times - 1)
+    for name, done in apart.items():
+        known = before.get(name, {})
+        new = {one: count - known.get(one, 0) for one, count in done.items()}
+        done.add(new, times - 1)
 
 
 class function:  # noqa: N801 (it stands beside counting())

@@ -10,13 +10,13 @@ directory that is logged whole is asked.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
 from typing import Final
 
 import numpy as np
 
-from btrfs_model.base.counters import counting, current, function
+from btrfs_model.base.counters import repeated
 from btrfs_model.mount.bulk.log_new_files import PlainFiles
 from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import LiveInode, file_type
@@ -42,6 +42,8 @@ from btrfs_model.patches import Patch
 
 _DIRECTORY: Final = file_type(stat.S_IFDIR)
 _SYMLINK: Final = file_type(stat.S_IFLNK)
+_LOGGED: Final = 4
+"""Times that an inode is logged for names of its own, before one more stands for the others."""
 
 
 def log_new_name_old(
@@ -160,16 +162,33 @@ def _dentry_parent(fs: Mount, inode: LiveInode) -> LiveInode | None:
 
 def _log_all_parents(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """Log the directories that had the inode at the last commit (``btrfs_log_all_parents()``)."""
-    for item in refs(fs, inode, committed=True):
-        for parent in parents(item):
-            directory = iget(fs, inode.root, parent)
-            if not _need_log(fs, directory):
-                continue
-            ctx.log_new_dentries = False
-            log_inode_old(fs, directory, ctx, exists=False)
-            _must_commit(fs, directory)
-            if ctx.log_new_dentries:
-                _log_new_dentries(fs, directory, ctx)
+    every = (parent for item in refs(fs, inode, committed=True) for parent in parents(item))
+    for parent, names in groupby(every):
+        for _ in _times(names):
+            _log_parent(fs, iget(fs, inode.root, parent), ctx)
+
+
+def _times(names: Iterable[object]) -> Iterator[None]:
+    """Yield for each name of an inode, for which it is logged again; with many for the first.
+
+    The last time stands for those that follow: what is logged is in the log.
+    """
+    left = iter(names)
+    for _ in islice(left, _LOGGED):
+        yield
+    if more := sum(1 for _ in left):
+        with repeated(more):
+            yield
+
+
+def _log_parent(fs: Mount, directory: LiveInode, ctx: LogContext) -> None:
+    if not _need_log(fs, directory):
+        return
+    ctx.log_new_dentries = False
+    log_inode_old(fs, directory, ctx, exists=False)
+    _must_commit(fs, directory)
+    if ctx.log_new_dentries:
+        _log_new_dentries(fs, directory, ctx)
 
 
 def _log_all_new_ancestors(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
@@ -218,21 +237,8 @@ def _log_entries(fs: Mount, directory: LiveInode, ctx: LogContext) -> Iterator[L
         of_one = zip(entries["child"][part].tolist(), entries["type"][part].tolist(), strict=True)
         for (ino, kind), names in groupby(of_one):
             inode = iget(fs, directory.root, ino)
-            yield from _log_entry(fs, inode, kind, ctx)
-            if more := len(list(names)) - 1:
-                _log_again(fs, inode, kind, ctx, more)
-
-
-def _log_again(fs: Mount, inode: LiveInode, kind: int, ctx: LogContext, times: int) -> None:
-    """Log an inode once more for each further name of it.
-
-    From the second time on the log has what is logged: each time is the work of the one before.
-    """
-    with counting() as work:
-        for _ in _log_entry(fs, inode, kind, ctx):
-            raise AssertionError("a directory has one name")
-    with function("btrfs_log_inode", 0):
-        current().add(work, times - 1)
+            for _ in _times(names):
+                yield from _log_entry(fs, inode, kind, ctx)
 
 
 def _log_entry(fs: Mount, inode: LiveInode, kind: int, ctx: LogContext) -> Iterator[LiveInode]:
