@@ -270,6 +270,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "nothing is predicted any more" in capsys.readouterr().err
 
 
+def test_what_no_kernel_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    binary = tmp_path / "linux"
+    assert command(["atlas", "umount-no-empty-commit", "--kernel", str(binary)]) == 1
+    assert f"{binary}: it does not count what it runs" in capsys.readouterr().err
+    (tmp_path / "gcov").mkdir()
+    assert command(["atlas", "send-utimes-cache", "--kernel", str(binary)]) == 1
+    assert "atlas: send-utimes-cache: it has no script for a kernel" in capsys.readouterr().err
+    assert command(["atlas", "--kernel", str(binary), "--history"]) == 2
+    assert "--kernel does not go with --history" in capsys.readouterr().err
+
+
 def test_the_history_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     (row,) = chosen(["log-delayed-items"])
