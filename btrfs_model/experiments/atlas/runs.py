@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections import Counter
@@ -140,6 +141,8 @@ def _scripted(
     for name, behaviour in row.sides.items():
         for device, side in _on_side(row, behaviour, quick, costs).items():
             sides.setdefault(device, {})[name] = side
+        # the shell of a script, with its filesystems, is a cycle: else two would be in memory
+        gc.collect()
     return {device: both for device, both in sides.items() if len(both) == len(row.sides)}
 
 
