@@ -171,6 +171,7 @@ struct bm_near {
 		uint32_t last; /* slot where the last search in it ended */
 	} leaves[4];
 	uint32_t next; /* whose place is taken */
+	uint32_t hit;  /* of the last search */
 };
 
 /* btrfs_bin_search(): slot of the first key >= `key`; *found says whether it is equal. */

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+enum { ROUNDED = 64 };
+
 static struct lru_entry **bucket_of(const struct lru_cache *cache, uint64_t key,
 				    uint64_t generation)
 {
@@ -26,7 +28,24 @@ void lru_deinit(struct lru_cache *cache)
 {
 	while (cache->oldest)
 		lru_remove(cache, cache->oldest);
+	free(cache->spare);
 	free(cache->buckets);
+}
+
+struct lru_entry *lru_alloc(struct lru_cache *cache, size_t size)
+{
+	struct lru_entry *entry = cache->spare;
+
+	cache->reuses = true;
+	if (entry && entry->room >= size) {
+		cache->spare = NULL;
+		return entry;
+	}
+	size = (size + ROUNDED - 1) / ROUNDED * ROUNDED;
+	entry = malloc(size);
+	if (entry)
+		entry->room = size;
+	return entry;
 }
 
 static void unlink_use(struct lru_cache *cache, struct lru_entry *entry)
@@ -41,6 +60,7 @@ static void link_newest(struct lru_cache *cache, struct lru_entry *entry)
 	entry->newer = NULL;
 	*(cache->newest ? &cache->newest->newer : &cache->oldest) = entry;
 	cache->newest = entry;
+	cache->moves++;
 }
 
 struct lru_entry *lru_lookup(struct lru_cache *cache, uint64_t key, uint64_t generation)
@@ -77,5 +97,21 @@ void lru_remove(struct lru_cache *cache, struct lru_entry *entry)
 	*link = entry->chain;
 	unlink_use(cache, entry);
 	cache->size--;
-	free(entry);
+	if (cache->reuses) {
+		free(cache->spare);
+		cache->spare = entry;
+	} else {
+		free(entry);
+	}
+}
+
+void lru_move_behind(struct lru_cache *cache, struct lru_entry *before)
+{
+	struct lru_entry *entry = cache->newest;
+
+	unlink_use(cache, entry);
+	entry->newer = before;
+	entry->older = before->older;
+	*(before->older ? &before->older->newer : &cache->oldest) = entry;
+	before->older = entry;
 }

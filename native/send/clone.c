@@ -241,8 +241,9 @@ static int store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t coun
 {
 	struct send_ctx *sctx = ((struct backref_ctx *)context)->send;
 	size_t limit = sctx->args->limits.backref_cache_roots;
-	struct backref_entry *entry =
-	    malloc(sizeof(*entry) + (count < limit ? count : limit) * sizeof(*entry->roots));
+	struct backref_entry *entry = (struct backref_entry *)lru_alloc(
+	    &sctx->backref_cache,
+	    sizeof(*entry) + (count < limit ? count : limit) * sizeof(*entry->roots));
 
 	if (!entry)
 		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});

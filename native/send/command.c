@@ -67,12 +67,14 @@ int tlv_put(struct send_ctx *sctx, int attribute, const void *data, size_t size)
 	at = reserve(sctx, TLV_HEADER + size);
 	if (!at)
 		return BM_NOMEM;
-	at[0] = (uint8_t)attribute;
-	at[1] = 0;
-	at[2] = (uint8_t)size;
-	at[3] = (uint8_t)(size >> 8);
-	if (size)
-		memcpy(at + TLV_HEADER, data, size);
+	if (!size_only(sctx)) {
+		at[0] = (uint8_t)attribute;
+		at[1] = 0;
+		at[2] = (uint8_t)size;
+		at[3] = (uint8_t)(size >> 8);
+		if (size)
+			memcpy(at + TLV_HEADER, data, size);
+	}
 	sctx->size += TLV_HEADER + size;
 	return BM_OK;
 }

@@ -36,7 +36,8 @@ int send_ctx_init(struct send_ctx *sctx, const struct bm_send_args *args, struct
 	sctx->csum_root = *csum_root;
 	sctx->root.near = &sctx->near;
 	sctx->csum_root.near = &sctx->near_csums;
-	bm_crc_shift_init(&sctx->after_sector, sctx->image->sectorsize);
+	if (!size_only(sctx))
+		bm_crc_shift_init(&sctx->after_sector, sctx->image->sectorsize);
 	sctx->max_size = args->proto >= 2 ? BUFFER_V2 : BUFFER_V1;
 	sctx->clone_roots = calloc(args->clone_root_count, sizeof(*sctx->clone_roots));
 	if (!sctx->clone_roots ||

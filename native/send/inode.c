@@ -18,10 +18,9 @@ static int tlv_put_timespec(struct send_ctx *sctx, int attribute, const struct b
 
 int send_utimes(struct send_ctx *sctx, uint64_t ino, uint64_t gen)
 {
-	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_ITEM_KEY};
-	struct bm_path search = alloc_path_for_send(sctx);
 	const struct btrfs_inode_item *item;
 	const struct fs_path *path;
+	const uint8_t *found;
 	struct fs_path other;
 	int ret;
 
@@ -34,14 +33,10 @@ int send_utimes(struct send_ctx *sctx, uint64_t ino, uint64_t gen)
 	}
 	if (ret < 0)
 		return ret;
-	ret = bm_search_slot(&sctx->root, &key, &search, sctx->fault);
+	ret = find_inode_item(sctx, &sctx->root, ino, &found);
 	if (ret)
 		return ret < 0 ? ret : send_errno(sctx, ENOENT);
-	item = (const void *)item_data(search.node[0], search.slot[0]);
-	if (leaf_item(search.node[0], search.slot[0])->size < sizeof(*item))
-		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, search.node[0], search.slot[0],
-				     leaf_item(search.node[0], search.slot[0])->size,
-				     sizeof(*item));
+	item = (const void *)found;
 	if (begin_cmd(sctx, BTRFS_SEND_C_UTIMES) < 0 ||
 	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
 	    tlv_put_timespec(sctx, BTRFS_SEND_A_ATIME, &item->atime) < 0 ||

@@ -57,9 +57,8 @@ int check_depth(struct send_ctx *sctx, int depth, const struct bm_root *root, ui
 		       (struct bm_fault){.code = BM_LOOP, .tree = root->objectid, .found = ino});
 }
 
-/* The item of an inode; 1: there is none. */
-static int find_inode_item(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
-			   const uint8_t **found)
+int find_inode_item(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
+		    const uint8_t **found)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_ITEM_KEY};
 	struct bm_path path = alloc_path_for_send(sctx);

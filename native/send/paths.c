@@ -9,6 +9,7 @@
 #include "send/send.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,20 +30,28 @@ static struct name_entry *name_cache_search(struct send_ctx *sctx, uint64_t ino,
 	return (struct name_entry *)lru_lookup(&sctx->name_cache, ino, gen);
 }
 
+/* The name is that of the parent snapshot, and it is another one's turn by now. */
+static bool is_outdated(const struct send_ctx *sctx, const struct name_entry *entry)
+{
+	return entry->lru.key < sctx->send_progress && entry->need_later_update;
+}
+
 static int name_cache_insert(struct send_ctx *sctx, uint64_t ino, uint64_t gen, uint64_t parent_ino,
 			     uint64_t parent_gen, bool is_orphan, const struct fs_path *name)
 {
 	struct lru_cache *cache = &sctx->name_cache;
-	struct name_entry *entry = malloc(sizeof(*entry) + name->size);
+	struct name_entry *entry =
+	    (struct name_entry *)lru_alloc(cache, sizeof(*entry) + name->size);
 
 	if (!entry)
 		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
-	*entry = (struct name_entry){.lru = {.key = ino, .generation = gen},
-				     .parent_ino = parent_ino,
-				     .parent_gen = parent_gen,
-				     .need_later_update = ino >= sctx->send_progress,
-				     .is_orphan = is_orphan,
-				     .size = name->size};
+	*entry =
+	    (struct name_entry){.lru = {.key = ino, .generation = gen, .room = entry->lru.room},
+				.parent_ino = parent_ino,
+				.parent_gen = parent_gen,
+				.need_later_update = ino >= sctx->send_progress,
+				.is_orphan = is_orphan,
+				.size = name->size};
 	memcpy(entry->name, name->text, name->size);
 	if (TOGGLE(sctx, SEND_NAME_CACHE_LRU))
 		COUNT(sctx->image, btrfs_lru_cache_store);
@@ -58,6 +67,7 @@ void name_cache_delete(struct send_ctx *sctx, uint64_t ino, uint64_t gen)
 {
 	struct name_entry *entry = name_cache_search(sctx, ino, gen);
 
+	sctx->dir_path.depth = 0;
 	if (entry)
 		lru_remove(&sctx->name_cache, &entry->lru);
 }
@@ -76,7 +86,7 @@ int get_cur_name_and_parent(struct send_ctx *sctx, uint64_t ino, uint64_t gen, u
 
 	COUNT(sctx->image, __get_cur_name_and_parent);
 	entry = name_cache_search(sctx, ino, gen);
-	if (entry && ino < sctx->send_progress && entry->need_later_update) {
+	if (entry && is_outdated(sctx, entry)) {
 		lru_remove(&sctx->name_cache, &entry->lru);
 		entry = NULL;
 	}
@@ -151,6 +161,16 @@ static int get_cur_component(struct send_ctx *sctx, uint64_t *ino, uint64_t *gen
 	return ret;
 }
 
+static void count_cached_components(struct send_ctx *sctx, size_t count)
+{
+	COUNT_N(sctx->image, get_orphan_dir_info, count);
+	COUNT_N(sctx->image, get_waiting_dir_move, count);
+	COUNT_N(sctx->image, __get_cur_name_and_parent, count);
+	COUNT_N(sctx->image, name_cache_search, count);
+	if (TOGGLE(sctx, SEND_NAME_CACHE_LRU))
+		COUNT_N(sctx->image, btrfs_lru_cache_lookup, count);
+}
+
 /*
  * The same where the name cache has it, and neither a move nor a removal waits: the entry, or NULL, and
  * then get_cur_component() is to look.
@@ -163,22 +183,62 @@ static const struct name_entry *get_cached_component(struct send_ctx *sctx, uint
 	if (sctx->orphan_dirs.size || sctx->waiting_dir_moves.size)
 		return NULL;
 	entry = (const struct name_entry *)lru_lookup(&sctx->name_cache, ino, gen);
-	if (!entry || (ino < sctx->send_progress && entry->need_later_update))
+	if (!entry || is_outdated(sctx, entry))
 		return NULL;
-	COUNT(sctx->image, get_orphan_dir_info);
-	COUNT(sctx->image, get_waiting_dir_move);
-	COUNT(sctx->image, __get_cur_name_and_parent);
-	COUNT(sctx->image, name_cache_search);
-	if (TOGGLE(sctx, SEND_NAME_CACHE_LRU))
-		COUNT(sctx->image, btrfs_lru_cache_lookup);
+	count_cached_components(sctx, 1);
 	return entry;
+}
+
+/*
+ * Whether sctx->dir_path is the path of a directory now, above `depth` names of `size` bytes: the name
+ * cache has all of it, as it was when it had moved entries `moves` times.
+ */
+static bool is_dir_path(const struct send_ctx *sctx, uint64_t ino, uint64_t gen, uint64_t moves,
+			size_t depth, size_t size)
+{
+	const struct dir_path *dir = &sctx->dir_path;
+
+	return dir->ino == ino && dir->gen == gen && dir->depth && dir->moves == moves &&
+	       sctx->send_progress <= dir->until && !sctx->orphan_dirs.size &&
+	       !sctx->waiting_dir_moves.size && dir->depth + depth < sctx->name_cache.max_size &&
+	       dir->depth + depth < PATH_LIMIT / 2 && dir->path.size + size < PATH_LIMIT - 1;
+}
+
+/* Remember a directory and what the name cache has of its path, if it has all. */
+static void set_dir_path(struct send_ctx *sctx, const struct dir_path *dir, const char *path,
+			 size_t size)
+{
+	if (sctx->orphan_dirs.size || sctx->waiting_dir_moves.size ||
+	    dir->depth >= sctx->name_cache.max_size)
+		return;
+	memcpy(&sctx->dir_path, dir, offsetof(struct dir_path, path));
+	sctx->dir_path.moves = sctx->name_cache.moves;
+	sctx->dir_path.path.size = size;
+	memcpy(sctx->dir_path.path.text, path, size);
+}
+
+/* Put a name in front of a path that fills `text` from its end. */
+static int put_in_front(struct send_ctx *sctx, char *text, size_t *size, const char *name,
+			size_t name_size)
+{
+	size_t slash = *size ? 1 : 0;
+
+	if (*size + slash + name_size >= PATH_LIMIT)
+		return send_errno(sctx, ENAMETOOLONG);
+	if (slash)
+		text[PATH_LIMIT - ++*size] = '/';
+	*size += name_size;
+	memcpy(text + PATH_LIMIT - *size, name, name_size);
+	return BM_OK;
 }
 
 int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
 {
 	bool remember = TOGGLE(sctx, SEND_CUR_INODE_PATH) && is_cur_inode(sctx, ino, gen);
-	size_t size = 0, slash;
-	char text[PATH_LIMIT]; /* filled from its end */
+	uint64_t moves = sctx->name_cache.moves;
+	size_t size = 0, last = 0; /* the last name's with its slash */
+	char text[PATH_LIMIT];	   /* filled from its end */
+	struct dir_path dir;
 	struct fs_path name;
 	int ret = 0;
 
@@ -188,12 +248,24 @@ int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_pa
 			fs_path_copy(dest, &sctx->cur_inode_path);
 		return BM_OK;
 	}
-	for (int depth = 0; ret != 1 && ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
+	dir.depth = 0;
+	dir.until = UINT64_MAX;
+	for (size_t depth = 0; ret != 1 && ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
 		const struct name_entry *cached;
 		const char *part = name.text;
 		size_t part_size;
 
-		if (check_depth(sctx, depth, &sctx->root, ino) < 0)
+		if (depth < 2 && is_dir_path(sctx, ino, gen, moves, depth, size)) {
+			/* its names would become the newest once more */
+			if (depth)
+				lru_move_behind(&sctx->name_cache, sctx->dir_path.lowest);
+			sctx->dir_path.moves = sctx->name_cache.moves;
+			count_cached_components(sctx, sctx->dir_path.depth);
+			put_in_front(sctx, text, &size, sctx->dir_path.path.text,
+				     sctx->dir_path.path.size);
+			break;
+		}
+		if (check_depth(sctx, (int)depth, &sctx->root, ino) < 0)
 			return sctx->fault->code;
 		cached = get_cached_component(sctx, ino, gen);
 		if (cached) {
@@ -206,16 +278,22 @@ int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_pa
 			ret = get_cur_component(sctx, &ino, &gen, &name);
 			part_size = name.size;
 		}
-		if (ret < 0)
-			return ret;
-		slash = size ? 1 : 0;
-		if (size + slash + part_size >= PATH_LIMIT)
-			return send_errno(sctx, ENAMETOOLONG);
-		if (slash)
-			text[PATH_LIMIT - ++size] = '/';
-		size += part_size;
-		memcpy(text + PATH_LIMIT - size, part, part_size);
+		if (ret < 0 || put_in_front(sctx, text, &size, part, part_size) < 0)
+			return sctx->fault->code;
+		if (!depth) {
+			dir.ino = ino;
+			dir.gen = gen;
+			last = part_size + 1;
+			continue;
+		}
+		cached = (const struct name_entry *)sctx->name_cache.newest;
+		if (!dir.depth++)
+			dir.lowest = sctx->name_cache.newest;
+		if (cached && cached->need_later_update && cached->lru.key < dir.until)
+			dir.until = cached->lru.key;
 	}
+	if (dir.depth)
+		set_dir_path(sctx, &dir, text + PATH_LIMIT - size, size - last);
 	dest->size = size;
 	memcpy(dest->text, text + PATH_LIMIT - size, size);
 	if (remember && dest != &sctx->cur_inode_path)

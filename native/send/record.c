@@ -239,6 +239,8 @@ static int dir_changed(struct send_ctx *sctx, uint64_t dir)
 {
 	uint64_t new_gen, old_gen;
 
+	if (is_in_same_dir(sctx, dir))
+		return 0;
 	if (get_inode_gen(sctx, &sctx->root, dir, &new_gen) < 0 ||
 	    get_inode_gen(sctx, &sctx->parent, dir, &old_gen) < 0)
 		return sctx->fault->code;

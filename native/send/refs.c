@@ -317,24 +317,21 @@ static int process_refs(struct send_ctx *sctx, struct progress *p)
 
 int process_recorded_refs(struct send_ctx *sctx, bool *pending_move)
 {
-	struct progress *p = malloc(sizeof(*p));
+	struct progress p;
 	int ret;
 
 	COUNT(sctx->image, process_recorded_refs);
-	if (!p)
-		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	/* the text of a path takes longer to clear than a name to make */
-	p->valid_path.size = 0;
-	p->check_dirs = (struct dir_refs){0};
-	p->is_orphan = p->can_rename = true;
-	p->orphanized_dir = p->orphanized_ancestor = false;
-	p->pending_move = pending_move;
+	p.valid_path.size = 0;
+	p.check_dirs = (struct dir_refs){0};
+	p.is_orphan = p.can_rename = true;
+	p.orphanized_dir = p.orphanized_ancestor = false;
+	p.pending_move = pending_move;
 	if (sctx->cur_ino <= BTRFS_FIRST_FREE_OBJECTID)
 		ret = send_errno(sctx, EINVAL);
 	else
-		ret = process_refs(sctx, p);
-	free(p->check_dirs.rows);
-	free(p);
+		ret = process_refs(sctx, &p);
+	free(p.check_dirs.rows);
 	free_recorded_refs(&sctx->new_refs);
 	free_recorded_refs(&sctx->deleted_refs);
 	return ret;

@@ -40,6 +40,7 @@ struct lru_entry {
 	uint64_t generation;
 	struct lru_entry *older, *newer;
 	struct lru_entry *chain;
+	size_t room; /* bytes, of lru_alloc() */
 };
 
 /* Entries by (key, generation), ordered by their last use (lru_cache.c of the kernel). */
@@ -49,15 +50,25 @@ struct lru_cache {
 	size_t bucket_count; /* a power of two */
 	size_t size;
 	size_t max_size; /* 0: no limit */
+	uint64_t moves;	 /* how often an entry became the newest */
+	struct lru_entry *spare;
+	bool reuses; /* all entries are of lru_alloc() */
 };
 
 int lru_init(struct lru_cache *cache, size_t max_size);
 void lru_deinit(struct lru_cache *cache);
+/*
+ * Memory for an entry of a cache all of whose entries come from here: that of one that was removed, where it
+ * is enough. NULL: there is none.
+ */
+struct lru_entry *lru_alloc(struct lru_cache *cache, size_t size);
 /* The entry, which becomes the most recently used; NULL when there is none. */
 struct lru_entry *lru_lookup(struct lru_cache *cache, uint64_t key, uint64_t generation);
 /* Add an entry of malloc'ed memory that is not there yet; evicts the oldest of a full cache. */
 void lru_store(struct lru_cache *cache, struct lru_entry *entry);
 void lru_remove(struct lru_cache *cache, struct lru_entry *entry);
+/* The newest entry becomes the one that is older than `before` and newer than all behind that. */
+void lru_move_behind(struct lru_cache *cache, struct lru_entry *before);
 
 /* -------------------------------------------------------------------------------- context -- */
 
@@ -116,6 +127,19 @@ struct plain_extent {
 	uint64_t disk_bytenr;
 	uint8_t *data;
 	size_t size, capacity;
+};
+
+/*
+ * The directory that a path led through last, while what the name cache has of its own path stays the
+ * newest there: its name at `lowest`, then the one above.
+ */
+struct dir_path {
+	uint64_t ino, gen;
+	uint64_t moves; /* of the name cache */
+	uint64_t until; /* beyond it, send_progress makes a name outdated */
+	struct lru_entry *lowest;
+	size_t depth; /* names; 0: there is no such directory */
+	struct fs_path path;
 };
 
 /* What did_create_dir() found while it went over a large directory (send/created.c). */
@@ -181,6 +205,7 @@ struct send_ctx {
 
 	struct recorded_refs new_refs, deleted_refs;
 
+	struct dir_path dir_path;
 	struct lru_cache name_cache, dir_created_cache, dir_utimes_cache, backref_cache;
 	/* by inode number; the order of use does not matter in these */
 	struct lru_cache orphan_dirs, waiting_dir_moves, pending_dir_moves;
@@ -251,6 +276,9 @@ int fs_path_add(struct send_ctx *sctx, struct fs_path *path, const char *name, s
 int fs_path_prepend(struct send_ctx *sctx, struct fs_path *path, const struct fs_path *name);
 /* Fail where a walk upwards takes so many steps that it cannot end. */
 int check_depth(struct send_ctx *sctx, int depth, const struct bm_root *root, uint64_t ino);
+/* The item of an inode; 1: there is none. */
+int find_inode_item(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
+		    const uint8_t **found);
 int find_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		    struct inode_info *info);
 int get_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,

@@ -315,11 +315,17 @@ static int is_before(const struct bm_key *a, const struct bm_key *b)
 
 static struct bm_near_leaf *leaf_near(struct bm_near *near, const struct bm_key *key)
 {
-	for (size_t i = 0; i < sizeof(near->leaves) / sizeof(near->leaves[0]); i++) {
-		struct bm_near_leaf *leaf = &near->leaves[i];
+	const uint32_t count = sizeof(near->leaves) / sizeof(near->leaves[0]);
 
-		if (is_before(key, &leaf->behind) && !is_before(key, &leaf->first))
+	/* most likely the same one again */
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t at = (near->hit + i) % count;
+		struct bm_near_leaf *leaf = &near->leaves[at];
+
+		if (is_before(key, &leaf->behind) && !is_before(key, &leaf->first)) {
+			near->hit = at;
 			return leaf;
+		}
 	}
 	return NULL;
 }
@@ -328,7 +334,8 @@ static struct bm_near_leaf *leaf_near(struct bm_near *near, const struct bm_key 
 static void remember_leaf(struct bm_near *near, const struct bm_path *path)
 {
 	struct bm_near_leaf *leaf =
-	    &near->leaves[near->next++ % (sizeof(near->leaves) / sizeof(near->leaves[0]))];
+	    &near->leaves[near->hit =
+			      near->next++ % (sizeof(near->leaves) / sizeof(near->leaves[0]))];
 
 	/* no key is before `behind` of an empty leaf */
 	*leaf = (struct bm_near_leaf){0};
