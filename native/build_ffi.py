@@ -106,7 +106,13 @@ ffibuilder.set_source(
     sources=[f"native/{name}" for name in SOURCES],
     include_dirs=["native"],
     depends=[f"native/{path.relative_to(NATIVE)}" for path in NATIVE.rglob("*.h")],
-    extra_compile_args=["-std=c11", "-O3", *os.environ.get("BTRFS_MODEL_CFLAGS", "").split()],
+    # nobody but Python looks for a name, so a call need not ask whose function it is
+    extra_compile_args=[
+        "-std=c11",
+        "-O3",
+        "-fvisibility=hidden",
+        *os.environ.get("BTRFS_MODEL_CFLAGS", "").split(),
+    ],
 )
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ struct known_page {
 };
 
 struct bm_known {
+	struct arena memory;	  /* of what stays: all but the extents */
 	struct known_table pages; /* by root node and number */
 	struct known_table leaves, extents, runs;
 	/* of the walk that goes on */
@@ -72,25 +73,21 @@ struct bm_known *bm_known_create(void)
 	return calloc(1, sizeof(struct bm_known));
 }
 
-static void forget(struct known_table *table)
-{
-	for (size_t i = 0; i < table->capacity; i++)
-		free((void *)table->slots[i].value);
-	free(table->slots);
-}
-
 void bm_known_destroy(struct bm_known *known)
 {
 	if (!known)
 		return;
-	forget(&known->leaves);
-	forget(&known->extents);
-	forget(&known->runs);
+	for (size_t i = 0; i < known->extents.capacity; i++)
+		free((void *)known->extents.slots[i].value);
+	free(known->extents.slots);
+	free(known->leaves.slots);
+	free(known->runs.slots);
+	free(known->pages.slots);
+	arena_destroy(&known->memory);
 	free(known->steps);
 	free(known->pairs);
 	free(known->asked);
 	free(known->spare);
-	forget(&known->pages);
 	free(known->visits);
 	free(known);
 }
@@ -135,9 +132,10 @@ static int remember(struct known_table *table, uint64_t a, uint64_t b, const voi
 		struct known_table larger = {.capacity =
 						 table->capacity ? 4 * table->capacity : 1024};
 
-		larger.slots = calloc(larger.capacity, sizeof(*larger.slots));
+		larger.slots = alloc_large(larger.capacity * sizeof(*larger.slots));
 		if (!larger.slots)
 			return 0;
+		memset(larger.slots, 0, larger.capacity * sizeof(*larger.slots));
 		for (size_t i = 0; i < table->capacity; i++)
 			if (table->slots[i].value)
 				*slot_of(&larger, table->slots[i].key[0], table->slots[i].key[1]) =
@@ -163,13 +161,6 @@ struct known_inode *known_inode(const struct bm_known *known, const struct bm_ro
 	return inode && inode->item ? inode : NULL;
 }
 
-void count_search(const struct bm_root *root)
-{
-	/* it goes down level by level */
-	COUNT(root->image, btrfs_search_slot);
-	COUNT_N(root->image, read_block_for_search, (uint64_t)root->level);
-}
-
 void known_add_inode(struct bm_known *known, const struct bm_root *root, uint64_t ino,
 		     const uint8_t *item)
 {
@@ -177,11 +168,12 @@ void known_add_inode(struct bm_known *known, const struct bm_root *root, uint64_
 	    (struct known_page *)look_up(&known->pages, root->bytenr, ino / PAGE_INODES);
 
 	if (!page) {
-		page = calloc(1, sizeof(*page));
-		if (!page || !remember(&known->pages, root->bytenr, ino / PAGE_INODES, page)) {
-			free(page);
+		page = arena_alloc(&known->memory, sizeof(*page));
+		if (!page)
 			return;
-		}
+		memset(page, 0, sizeof(*page));
+		if (!remember(&known->pages, root->bytenr, ino / PAGE_INODES, page))
+			return;
 	}
 	page->inodes[ino % PAGE_INODES] = (struct known_inode){
 	    .item = item ? item : (const uint8_t *)&nothing,
@@ -206,13 +198,12 @@ void known_add_runs(struct bm_known *known, uint64_t low, uint64_t high,
 	/* another send may have come to both leaves meanwhile */
 	if (look_up(&known->runs, low, high))
 		return;
-	made = malloc(sizeof(*made) + count * sizeof(*rows));
+	made = arena_alloc(&known->memory, sizeof(*made) + count * sizeof(*rows));
 	if (!made)
 		return;
 	made->count = count;
 	memcpy(made->rows, rows, count * sizeof(*rows));
-	if (!remember(&known->runs, low, high, made))
-		free(made);
+	remember(&known->runs, low, high, made);
 }
 
 /* ----------------------------------------------------------------------------------- leaves -- */
@@ -286,8 +277,8 @@ void known_add_leaf(struct bm_known *known, uint64_t leaf, const uint64_t *roots
 	for (size_t i = 0; i < BM_WORK_COUNT; i++)
 		kinds += known->work[i] != 0;
 	work_size = kinds * sizeof(struct known_work);
-	made = malloc(sizeof(*made) + work_size + count * sizeof(*roots) +
-		      known->visit_count * sizeof(*made->visits));
+	made = arena_alloc(&known->memory, sizeof(*made) + work_size + count * sizeof(*roots) +
+					       known->visit_count * sizeof(*made->visits));
 	if (!made)
 		return;
 	*made = (struct known_leaf){.root_count = count, .visit_count = known->visit_count};
@@ -301,8 +292,7 @@ void known_add_leaf(struct bm_known *known, uint64_t leaf, const uint64_t *roots
 		memcpy(made->roots, roots, count * sizeof(*roots));
 	if (made->visit_count)
 		memcpy(made->visits, known->visits, made->visit_count * sizeof(*made->visits));
-	if (!remember(&known->leaves, leaf, 0, made))
-		free(made);
+	remember(&known->leaves, leaf, 0, made);
 }
 
 /* ---------------------------------------------------------------------------------- extents -- */

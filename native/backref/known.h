@@ -25,6 +25,12 @@ void known_add_runs(struct bm_known *known, uint64_t low, uint64_t high,
 struct walk *known_take_walk(struct bm_known *known);
 void known_keep_walk(struct bm_known *known, struct walk *walk);
 
+/* Searches for an inode that end as they did before: of no more work than one search. */
+enum known_search {
+	KNOWN_NO_CAPABILITIES = 1,
+	KNOWN_OPENED = 2,
+};
+
 struct known_inode {
 	const uint8_t *item;
 	uint64_t generation;
@@ -32,13 +38,24 @@ struct known_inode {
 	uint32_t exists;	 /* 0: there is no such inode, and no item */
 	const uint8_t *ref_leaf; /* with the item of its first name; NULL: not known */
 	uint32_t ref_slot;
+	uint32_t searched; /* enum known_search */
 	uint64_t leads_to; /* inode of the entry of that name; 0: not known */
 };
 /* NULL: it is not known. */
 struct known_inode *known_inode(const struct bm_known *known, const struct bm_root *root,
 				uint64_t ino);
-/* The work of a search in a tree, where all blocks are in memory. */
-void count_search(const struct bm_root *root);
+/* The work of searches in a tree, where all blocks are in memory: they go down level by level. */
+static inline void count_searches(const struct bm_root *root, uint64_t times)
+{
+	COUNT_N(root->image, btrfs_search_slot, times);
+	COUNT_N(root->image, read_block_for_search, times * (uint64_t)root->level);
+}
+
+static inline void count_search(const struct bm_root *root)
+{
+	count_searches(root, 1);
+}
+
 void known_add_inode(struct bm_known *known, const struct bm_root *root, uint64_t ino,
 		     const uint8_t *item);
 

@@ -7,6 +7,7 @@
  * trees is the kernel's too, and so is the number of comparisons (prelim_ref_compare).
  */
 #include "backref/backref.h"
+#include "image/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ void *arena_alloc(struct arena *arena, size_t size)
 		capacity *= 2;
 		if (capacity < size)
 			capacity = size;
-		block = malloc(sizeof(*block) + capacity);
+		block = alloc_large(sizeof(*block) + capacity);
 		if (!block)
 			return NULL;
 		block->older = newest;

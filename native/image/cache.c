@@ -4,15 +4,11 @@
  * on demand or ahead. A block counts as cached from the moment its read is submitted, which is how
  * the kernel's own look-up (find_extent_buffer) sees it.
  */
-#define _DEFAULT_SOURCE /* madvise() */
 #include "image/internal.h"
 #include "image/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-enum { HUGE_PAGE = 2 << 20 };
 
 static size_t home_slot(const struct bm_cache *cache, uint64_t logical)
 {
@@ -28,22 +24,12 @@ static size_t probe(const struct bm_cache *cache, uint64_t logical)
 	return at;
 }
 
-/* Free slots; a large table on large pages, as it is looked at all over. */
+/* Free slots. */
 static struct bm_cache_slot *make_slots(size_t capacity)
 {
-	size_t size = capacity * sizeof(struct bm_cache_slot);
-	struct bm_cache_slot *slots;
+	struct bm_cache_slot *slots = alloc_large(capacity * sizeof(*slots));
 
-	if (size < HUGE_PAGE)
-		return calloc(1, size);
-	/* both are powers of two */
-	slots = aligned_alloc(HUGE_PAGE, size);
-	if (!slots)
-		return NULL;
-#ifdef MADV_HUGEPAGE
-	madvise(slots, size, MADV_HUGEPAGE);
-#endif
-	return memset(slots, 0, size);
+	return slots ? memset(slots, 0, capacity * sizeof(*slots)) : NULL;
 }
 
 static int grow(struct bm_cache *cache)

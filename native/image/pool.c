@@ -3,14 +3,17 @@
  * Memory for many small objects that come and go, numbers of which the lowest is wanted, and arrays
  * that grow.
  */
+#define _DEFAULT_SOURCE /* madvise() */
 #include "image/pool.h"
 
 #include "kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define POOL_CHUNK 1024
+#define HUGE_PAGE ((size_t)2 << 20)
 
 void *grown(void *array, size_t count, size_t *capacity, size_t first, size_t size)
 {
@@ -22,6 +25,21 @@ void *grown(void *array, size_t count, size_t *capacity, size_t first, size_t si
 	if (array)
 		*capacity = larger;
 	return array;
+}
+
+void *alloc_large(size_t size)
+{
+	void *memory;
+
+	if (size < HUGE_PAGE || size > SIZE_MAX - HUGE_PAGE)
+		return malloc(size);
+	size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+	memory = aligned_alloc(HUGE_PAGE, size);
+#ifdef MADV_HUGEPAGE
+	if (memory)
+		madvise(memory, size, MADV_HUGEPAGE);
+#endif
+	return memory;
 }
 
 void *pool_alloc(struct pool *pool)

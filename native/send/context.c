@@ -86,12 +86,6 @@ void send_ctx_deinit(struct send_ctx *sctx)
 	free(sctx->buf);
 }
 
-struct bm_path alloc_path_for_send(const struct send_ctx *sctx)
-{
-	return (struct bm_path){.restart = !TOGGLE(sctx, SEARCH_NO_RESTART),
-				.reada_missing = !TOGGLE(sctx, READA_ALWAYS_CACHED)};
-}
-
 /* ------------------------------------------------------------------------------------ errors -- */
 
 int send_errno(struct send_ctx *sctx, int error)
@@ -120,13 +114,6 @@ struct bm_send_item walk_item(const struct send_ctx *sctx)
 				     .type = sctx->key.type,
 				     .offset = sctx->key.offset,
 				     .change = (uint8_t)sctx->result};
-}
-
-void because(struct send_ctx *sctx, enum bm_send_cause cause, uint64_t ino,
-	     struct bm_send_item item)
-{
-	if (sctx->args->explained)
-		sctx->why = (struct bm_send_why){.inode = ino, .item = item, .cause = cause};
 }
 
 void because_inode(struct send_ctx *sctx, enum bm_send_cause cause)

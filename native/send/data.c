@@ -363,6 +363,8 @@ static int open_inode(struct send_ctx *sctx)
 	struct bm_path path = alloc_path_for_send(sctx);
 	uint32_t slot, scanned = 0;
 
+	if (was_searched(sctx, KNOWN_OPENED))
+		return BM_OK;
 	if (bm_search_slot(&sctx->root, &key, &path, sctx->fault) < 0)
 		return sctx->fault->code;
 	/* the item behind the inode is taken for its name */
@@ -370,8 +372,10 @@ static int open_inode(struct send_ctx *sctx)
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], slot)->key;
 
 		if (at->objectid != sctx->cur_ino || at->type >= BTRFS_XATTR_ITEM_KEY ||
-		    ++scanned == MAX_SCANNED)
+		    ++scanned == MAX_SCANNED) {
+			set_searched(sctx, KNOWN_OPENED);
 			return BM_OK;
+		}
 	}
 	return bm_next_leaf(&sctx->root, &path, sctx->fault) < 0 ? sctx->fault->code : BM_OK;
 }

@@ -84,6 +84,31 @@ int find_inode_item(struct send_ctx *sctx, const struct bm_root *root, uint64_t 
 	return ret;
 }
 
+static struct known_inode *known_cur_inode(const struct send_ctx *sctx)
+{
+	struct bm_known *known = sctx->args->known;
+
+	return known ? known_inode(known, &sctx->root, sctx->cur_ino) : NULL;
+}
+
+bool was_searched(struct send_ctx *sctx, enum known_search search)
+{
+	const struct known_inode *inode = known_cur_inode(sctx);
+
+	if (!inode || !(inode->searched & search))
+		return false;
+	count_search(&sctx->root);
+	return true;
+}
+
+void set_searched(struct send_ctx *sctx, enum known_search search)
+{
+	struct known_inode *inode = known_cur_inode(sctx);
+
+	if (inode)
+		inode->searched |= search;
+}
+
 int find_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		    struct inode_info *info)
 {
@@ -546,7 +571,7 @@ int will_overwrite_ref(struct send_ctx *sctx, const struct dir_ref *in, const ch
 		       size_t size, struct overwritten *who)
 {
 	struct inode_generations found = {0};
-	struct inode_info info;
+	struct inode_info info = {0};
 	uint64_t other;
 	int ret;
 

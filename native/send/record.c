@@ -239,8 +239,10 @@ static int dir_changed(struct send_ctx *sctx, uint64_t dir)
 {
 	uint64_t new_gen, old_gen;
 
-	if (is_in_same_dir(sctx, dir))
+	if (is_in_same_dir(sctx, dir)) {
+		count_same_dirs(sctx, 1);
 		return 0;
+	}
 	if (get_inode_gen(sctx, &sctx->root, dir, &new_gen) < 0 ||
 	    get_inode_gen(sctx, &sctx->parent, dir, &old_gen) < 0)
 		return sctx->fault->code;
@@ -249,18 +251,12 @@ static int dir_changed(struct send_ctx *sctx, uint64_t dir)
 	return new_gen != old_gen;
 }
 
-bool is_in_same_dir(struct send_ctx *sctx, uint64_t dir)
+void count_same_dirs(struct send_ctx *sctx, uint64_t times)
 {
-	struct bm_image *image = sctx->image;
-
-	/* a search may read */
-	if (image->cache || dir != sctx->same_dirs[dir % SAME_INODES] || !dir)
-		return false;
-	COUNT_N(image, get_inode_gen, 2);
-	COUNT_N(image, get_inode_info, 2);
-	count_search(&sctx->root);
-	count_search(&sctx->parent);
-	return true;
+	COUNT_N(sctx->image, get_inode_gen, 2 * times);
+	COUNT_N(sctx->image, get_inode_info, 2 * times);
+	count_searches(&sctx->root, times);
+	count_searches(&sctx->parent, times);
 }
 
 int compare_refs(struct send_ctx *sctx)

@@ -312,17 +312,22 @@ static void stand_on(struct send_ctx *sctx, const struct bm_step *step)
 /* Items that are the same in both: most are nothing but counted. */
 static int pass_run(struct send_ctx *sctx, const struct bm_run *run)
 {
-	for (uint32_t i = 0; i < run->count; i++) {
+	uint64_t plain = 0, refs = 0;
+	int ret = BM_OK;
+
+	for (uint32_t i = 0; i < run->count && ret >= 0; i++) {
 		const struct btrfs_disk_key *key = &leaf_item(run->left, run->left_slot + i)->key;
 		/* the walk stands on the last one then */
 		bool is_plain = i + 1 < run->count && key->type != BTRFS_INODE_EXTREF_KEY;
 
-		if (is_plain && key->type == BTRFS_INODE_REF_KEY)
+		if (is_plain && key->type == BTRFS_INODE_REF_KEY) {
 			is_plain = is_in_same_dir(sctx, key->offset);
-		else if (is_plain && key->type == BTRFS_EXTENT_DATA_KEY)
+			refs += is_plain;
+		} else if (is_plain && key->type == BTRFS_EXTENT_DATA_KEY) {
 			is_plain = key->objectid != sctx->cur_ino;
+		}
 		if (is_plain) {
-			COUNT(sctx->image, changed_cb);
+			plain++;
 			continue;
 		}
 		stand_on(sctx, &(struct bm_step){.key = to_key(key),
@@ -331,10 +336,11 @@ static int pass_run(struct send_ctx *sctx, const struct bm_run *run)
 						 .left_slot = run->left_slot + i,
 						 .right = run->right,
 						 .right_slot = run->right_slot + i});
-		if (changed_cb(sctx) < 0)
-			return sctx->fault->code;
+		ret = changed_cb(sctx);
 	}
-	return BM_OK;
+	COUNT_N(sctx->image, changed_cb, plain);
+	count_same_dirs(sctx, refs);
+	return ret < 0 ? ret : BM_OK;
 }
 
 static uint64_t lower(const uint8_t *a, const uint8_t *b)

@@ -239,11 +239,30 @@ static inline bool has_parent(const struct send_ctx *sctx)
 	return sctx->parent.image != NULL;
 }
 
+/* Whether a directory is known to be the same in both snapshots; a search may read. */
+static inline bool is_in_same_dir(const struct send_ctx *sctx, uint64_t dir)
+{
+	return dir && dir == sctx->same_dirs[dir % SAME_INODES] && !sctx->image->cache;
+}
+
+/* A path for a search. */
+static inline struct bm_path alloc_path_for_send(const struct send_ctx *sctx)
+{
+	return (struct bm_path){.restart = !TOGGLE(sctx, SEARCH_NO_RESTART),
+				.reada_missing = !TOGGLE(sctx, READA_ALWAYS_CACHED)};
+}
+
+/* Commands from here on are sent by this rule, about that inode, because of that item. */
+static inline void because(struct send_ctx *sctx, enum bm_send_cause cause, uint64_t ino,
+			   struct bm_send_item item)
+{
+	if (sctx->args->explained)
+		sctx->why = (struct bm_send_why){.inode = ino, .item = item, .cause = cause};
+}
+
 /* send/context.c: the state, and what waits in it */
 int send_ctx_init(struct send_ctx *sctx, const struct bm_send_args *args, struct bm_fault *fault);
 void send_ctx_deinit(struct send_ctx *sctx);
-/* A path for a search. */
-struct bm_path alloc_path_for_send(const struct send_ctx *sctx);
 /* Fail as the kernel would, with an errno. */
 int send_errno(struct send_ctx *sctx, int error);
 /* Fail because the item that the search of `path` ended at is not as it must be. */
@@ -251,9 +270,6 @@ int send_bad_item(struct send_ctx *sctx, int code, const uint8_t *leaf, uint32_t
 		  uint64_t found, uint64_t wanted);
 /* The item that the walk stands on. */
 struct bm_send_item walk_item(const struct send_ctx *sctx);
-/* Commands from here on are sent by this rule, about that inode, because of that item. */
-void because(struct send_ctx *sctx, enum bm_send_cause cause, uint64_t ino,
-	     struct bm_send_item item);
 /* .. about the current inode, because of its inode item. */
 void because_inode(struct send_ctx *sctx, enum bm_send_cause cause);
 /* .. by another rule, for the same reason otherwise. */
@@ -283,6 +299,10 @@ int find_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t 
 		    struct inode_info *info);
 int get_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		   struct inode_info *info);
+/* Whether a search for the current inode was made before, and ended so; its work is counted. */
+bool was_searched(struct send_ctx *sctx, enum known_search search);
+/* It did. */
+void set_searched(struct send_ctx *sctx, enum known_search search);
 int find_inode_gen(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
 int get_inode_gen(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
 /* To the item that `path` stands on or, past the end of a leaf, the next: 0, or 1 at the end. */
@@ -397,8 +417,8 @@ int flush_dir_utimes(struct send_ctx *sctx);
 int changed_ref(struct send_ctx *sctx);
 /* 1: a directory in which the names of an unchanged item are is another one than in the parent. */
 int compare_refs(struct send_ctx *sctx);
-/* Whether that is so of an INODE_REF by what was found before; the work is counted. */
-bool is_in_same_dir(struct send_ctx *sctx, uint64_t dir);
+/* The work to find out, so many times, of INODE_REF items that is_in_same_dir(). */
+void count_same_dirs(struct send_ctx *sctx, uint64_t times);
 /* All names of the current inode in the snapshot or, BM_CHANGE_DELETED, in its parent. */
 int record_all_refs(struct send_ctx *sctx, enum bm_change change);
 int btrfs_unlink_all_paths(struct send_ctx *sctx);

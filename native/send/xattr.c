@@ -186,16 +186,19 @@ int process_all_new_xattrs(struct send_ctx *sctx)
 int send_capabilities(struct send_ctx *sctx)
 {
 	size_t size = strlen(caps_name);
-	struct bm_key key = {.objectid = sctx->cur_ino,
-			     .type = BTRFS_XATTR_ITEM_KEY,
-			     .offset = bm_crc32c(0xfffffffe, caps_name, size)};
+	struct bm_key key = {.objectid = sctx->cur_ino, .type = BTRFS_XATTR_ITEM_KEY};
 	const struct btrfs_dir_item *entry;
 	int ret;
 
 	if (!TOGGLE(sctx, SEND_CAPS_LAST))
 		return BM_OK;
 	COUNT(sctx->image, btrfs_lookup_xattr);
+	if (was_searched(sctx, KNOWN_NO_CAPABILITIES))
+		return BM_OK;
+	key.offset = bm_crc32c(0xfffffffe, caps_name, size);
 	ret = lookup_name(sctx, &sctx->root, &key, caps_name, size, &entry);
+	if (!ret && !entry)
+		set_searched(sctx, KNOWN_NO_CAPABILITIES);
 	if (ret < 0 || !entry)
 		return ret;
 	because_inode(sctx, BM_SEND_CAPABILITIES);
