@@ -406,7 +406,7 @@ class MountedFile(Stream):
         if is_open and mounted.device.filesystem is self._fs:
             fs = mounted.fs
             with uncounted() if self._inode.item.nlink else mounted.computer.timed("close"):
-                fs.release(self._inode)
+                fs.close_file(self.name)
 
     @property
     def fs(self) -> WritableFilesystem:

@@ -381,7 +381,7 @@ class FileCalls(NamespaceCalls):
 
     @about("path")
     def open_file(self, path: Path, *, truncate: bool = False) -> bytes:
-        """Open a file, until :meth:`release`; return a path that calls take for it.
+        """Open a file, until :meth:`close_file`; return a path that calls take for it.
 
         The path stands for the file whatever becomes of its names; a call on it does not close it.
 
@@ -401,8 +401,13 @@ class FileCalls(NamespaceCalls):
         return told
 
     @exclusive
+    def close_file(self, path: bytes) -> None:
+        """Close what :meth:`open_file` opened, by the path that stands for it."""
+        self.release(self.opened.pop(path))
+
+    @exclusive
     def release(self, inode: LiveInode) -> None:
-        """Close an inode that ``hold()``, :meth:`open_file` or ``tmpfile()`` opened."""
+        """Close an inode that ``hold()`` or ``tmpfile()`` opened."""
         _flush_on_close(self, inode)
         inode.holders -= 1
         if not inode.holders:
