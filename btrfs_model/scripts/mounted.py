@@ -404,8 +404,9 @@ class MountedFile(Stream):
         is_open = self in mounted.files
         mounted.files.discard(self)
         if is_open and mounted.device.filesystem is self._fs:
-            fs = mounted.fs
-            with uncounted() if self._inode.item.nlink else mounted.computer.timed("close"):
+            fs, inode = mounted.fs, self._inode
+            works = not inode.item.nlink or (not inode.is_dir and inode.pages.flush_on_close)
+            with mounted.computer.timed("close") if works else uncounted():
                 fs.close_file(self.name)
 
     @property
