@@ -142,7 +142,7 @@ class Uml(Kernel):
 
     def command(self) -> list[str]:
         """Run a guest whose first process becomes the agent."""
-        self._free = list(_UNITS)
+        self._free, self._attached = list(_UNITS), set[Path]()
         nodes = [
             f"mknod {_DEVICE.format(unit)} b 98 {16 * number}"
             for number, unit in enumerate(_UNITS, start=1)
@@ -185,15 +185,26 @@ class Uml(Kernel):
 
     @contextmanager
     def attached(self, image: Path, *, read_only: bool) -> Iterator[str]:
-        """Attach as a block device of the guest, whose requests the machine's kernel serves."""
+        """Attach as a block device of the guest, whose requests the machine's kernel serves.
+
+        Raises
+        ------
+        KernelFailedError
+            When the image is attached already: two devices would write to it.
+        """
         self.start()
+        image = image.resolve()
+        if image in self._attached:
+            raise KernelFailedError(f"{image} is attached already")
         socket = self.folder / "guest/mconsole"
         flags = "rd" if read_only else "d"  # d: a comma in the name is one
         unit = self._free.pop(0)
-        mconsole.ask(socket, f"config ubd{unit}{flags}={image.resolve()}")
+        mconsole.ask(socket, f"config ubd{unit}{flags}={image}")
+        self._attached.add(image)
         try:
             yield _DEVICE.format(unit)
         finally:
+            self._attached.discard(image)
             if self.runs and not self._lets_go(socket, unit):
                 self.stop()
 

@@ -16,7 +16,7 @@
  */
 void *grown(void *array, size_t count, size_t *capacity, size_t first, size_t size);
 
-/* malloc(); on large pages where it is much, as it is looked at all over. */
+/* Memory of malloc, on large pages where it is much, as it is looked at all over. */
 void *alloc_large(size_t size);
 
 /* Objects of one size that stay where they are; `size` is set, the rest zero: an empty pool. */

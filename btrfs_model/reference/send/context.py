@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The state of one send, ``struct send_ctx``: where the walk is, and what waits.
 
-Beside ``native/send/context.c``, and ``native/image/lru.c`` for the caches.
+Beside ``native/send/context.c`` and ``native/send/send.h``, and ``native/image/lru.c`` for the
+caches.
 """
 
 from __future__ import annotations
