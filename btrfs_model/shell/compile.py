@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.shell.expansion import words
 from btrfs_model.shell.jobs import SIGNALS
-from btrfs_model.shell.open_files import Replaced
 from btrfs_model.shell.parse import Node, parse
 from btrfs_model.shell.redirections import Redirection, redirections
 from btrfs_model.shell.simple import simple
@@ -26,7 +25,7 @@ from btrfs_model.shell.state import (
     ShellError,
     UnknownError,
 )
-from btrfs_model.shell.streams import KILLED, Pipe, Sink, Source
+from btrfs_model.shell.streams import KILLED, Pipe, Replaced, Sink, Source
 
 if TYPE_CHECKING:
     from btrfs_model.shell.expansion.words import Emit

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from btrfs_model.shell.expansion import words
-from btrfs_model.shell.open_files import Replaced
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.state import UnknownError
-from btrfs_model.shell.streams import Source, Stream
+from btrfs_model.shell.streams import Replaced, Source, Stream
 
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Shell

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from btrfs_model.shell.ansi import trace_quote
 from btrfs_model.shell.expansion import arithmetic, words
-from btrfs_model.shell.open_files import Replaced
 from btrfs_model.shell.parse import Node
 from btrfs_model.shell.redirections import Redirection
 from btrfs_model.shell.state import Array, Map, Return, Shell, ShellError
+from btrfs_model.shell.streams import Replaced
 
 if TYPE_CHECKING:
     from btrfs_model.shell.state import Builtin, Run

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.shell.open_files import Files
+from btrfs_model.shell.streams import Files
 
 if TYPE_CHECKING:
     from btrfs_model.shell.jobs import Job, Jobs

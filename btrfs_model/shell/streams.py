@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from typing import Final, Self
-
-from btrfs_model.shell.state import UnknownError
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Self, TypeAlias
 
 _LIMIT: Final = 1 << 30
 """Bytes that a pipe or an output holds at most."""
@@ -178,6 +176,8 @@ class Endless(Stream):
         """Read so many bytes; all of them where the program ends by itself."""
         while (size < 0 or self._left() < size) and self._more():
             if size < 0 and self._left() > _ENDLESS:
+                from btrfs_model.shell.state import UnknownError
+
                 raise UnknownError(f"{self.name} has no end: read a part of it (head -c, dd)")
         end = len(self._piece) if size < 0 else self._at + size
         found = self._piece[self._at : end]
@@ -204,3 +204,45 @@ class Null(Stream):
 
     def write(self, data: bytes) -> None:
         """Forget it."""
+
+
+Replaced: TypeAlias = "dict[int, Stream | None]"
+"""What numbers had before redirections of a command."""
+
+
+class Files(dict[int, Stream]):
+    """The open files of a shell, by number."""
+
+    def __init__(self, files: Mapping[int, Stream]) -> None:
+        super().__init__(files)
+        for one in self.values():
+            one.hold()
+
+    def put(self, number: int, stream: Stream | None, replaced: Replaced | None = None) -> None:
+        """Give a number a file, or close it; what it had goes to `replaced`, or is let go."""
+        if stream is not None:
+            stream.hold()
+        old = self.pop(number, None)
+        if stream is not None:
+            self[number] = stream
+        if replaced is not None and number not in replaced:
+            replaced[number] = old
+        elif old is not None:
+            old.release()
+
+    def restore(self, replaced: Replaced) -> None:
+        """Give numbers back what they had."""
+        for number, old in replaced.items():
+            self.put(number, old)
+        self.forget(replaced)
+
+    def forget(self, replaced: Replaced) -> None:
+        """Let go of what numbers had."""
+        for old in replaced.values():
+            if old is not None:
+                old.release()
+
+    def close(self) -> None:
+        """Close all."""
+        for number in list(self):
+            self.put(number, None)
